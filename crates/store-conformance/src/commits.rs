@@ -10,7 +10,8 @@ use attune_core::{
 use chrono::{DateTime, Utc};
 
 use super::support::{
-    World, cancel, end, grant, partitions, raw, ref_in, revoke, spec, worker_lease,
+    World, cancel, end, grant, grant_to, now, partitions, raw, ref_in, revoke, spec, start,
+    worker_lease,
 };
 use attune_store::{Batch, MAX_BODIES_BYTES, Store};
 
@@ -162,39 +163,39 @@ pub async fn a_repeated_batch_changes_nothing(store: Arc<dyn Store>) {
     assert_eq!(page.executions.len(), 7, "nothing is stored twice");
 }
 
-/// A worker may have claimed a grant before its commit is written again: the claim stands.
-pub async fn a_repeated_grant_leaves_a_claim_alone(store: Arc<dyn Store>) {
+/// A worker may have started what it was granted before the grant is written again: the start stands.
+pub async fn a_repeated_grant_leaves_a_start_alone(store: Arc<dyn Store>) {
     let world = World::new(Arc::clone(&store)).await;
     let action = world.action(0, "a").await;
     let queued = world.insert_queued(&action).await;
+    let worker = world.worker("w").await;
     let batch = Batch {
-        inserts: vec![world.requested(&action)],
-        updates: vec![grant(queued, 1)],
+        inserts: vec![world.granted(&action, worker)],
+        updates: vec![grant_to(queued, 1, worker)],
         ..world.batch()
     };
     world.commit(&batch).await;
-    let worker = world.worker("w").await;
-    let both = [(queued, Attempt(1)), (batch.inserts[0].id, Attempt(1))];
-    assert_eq!(store.claim(worker, &both).await.unwrap().len(), 2);
-    let before = (world.record(both[0].0).await, world.record(both[1].0).await);
+    let both = [queued, batch.inserts[0].id];
+    let starts = both.iter().map(|id| start(*id, 1, now())).collect();
+    world.update(starts).await;
+    let before = (world.record(both[0]).await, world.record(both[1]).await);
     assert_eq!(before.0.status, Status::Running);
 
     let again = world.commit(&batch).await;
     assert_eq!(again.granted.len(), 1, "the body is still returned");
-    let after = (world.record(both[0].0).await, world.record(both[1].0).await);
+    let after = (world.record(both[0]).await, world.record(both[1]).await);
     assert_eq!(after, before);
 }
 
-/// A slot taken back makes the old claim fail; the next grant is a new attempt.
+/// Nobody has a slot that was taken back; the next grant is a new attempt, and may go to another worker.
 pub async fn a_slot_taken_back_can_be_granted_again(store: Arc<dyn Store>) {
     let world = World::new(Arc::clone(&store)).await;
     let action = world.action(0, "a").await;
-    let ids = world
-        .insert(vec![world.requested(&action), world.requested(&action)])
-        .await;
     let (lost, fresh) = (world.worker("lost").await, world.worker("fresh").await);
-    let claimed = store.claim(lost, &[(ids[0], Attempt(1))]).await.unwrap();
-    assert_eq!(claimed.len(), 1);
+    let ids = [
+        world.insert_running(&action, lost).await,
+        world.insert_granted(&action, lost).await,
+    ];
 
     let committed = world
         .update(vec![revoke(ids[0], 1), revoke(ids[1], 1)])
@@ -204,19 +205,20 @@ pub async fn a_slot_taken_back_can_be_granted_again(store: Arc<dyn Store>) {
         let record = world.record(*id).await;
         assert_eq!((record.status, record.worker), (Status::Queued, None));
         assert_eq!(record.started_at, None);
-        let late = store.claim(fresh, &[(*id, Attempt(1))]).await.unwrap();
-        assert_eq!(late, vec![]);
-        let late = store.claim(lost, &[(*id, Attempt(1))]).await.unwrap();
-        assert_eq!(late, vec![], "not even the old holder has it");
+        world.update(vec![start(*id, 1, now())]).await;
+        assert_eq!(world.record(*id).await, record, "said too late");
     }
 
-    assert_eq!(world.update(vec![grant(ids[0], 2)]).await.granted.len(), 1);
-    let late = store.claim(lost, &[(ids[0], Attempt(1))]).await.unwrap();
-    assert_eq!(late, vec![]);
-    let won = store.claim(fresh, &[(ids[0], Attempt(2))]).await.unwrap();
-    assert_eq!(won.len(), 1);
+    let granted = world.update(vec![grant_to(ids[0], 2, fresh)]).await.granted;
+    assert_eq!(granted.len(), 1);
+    world.update(vec![start(ids[0], 1, now())]).await;
     let record = world.record(ids[0]).await;
     assert_eq!((record.attempt, record.worker), (Attempt(2), Some(fresh)));
+    assert_eq!(record.status, Status::Requested);
+    world.update(vec![start(ids[0], 2, now())]).await;
+    let record = world.record(ids[0]).await;
+    assert_eq!((record.attempt, record.worker), (Attempt(2), Some(fresh)));
+    assert_eq!(record.status, Status::Running);
 }
 
 /// An update that comes late finds a row with a higher attempt and leaves it alone.
@@ -227,7 +229,12 @@ pub async fn an_update_never_lowers_the_attempt(store: Arc<dyn Store>) {
     world.update(vec![revoke(id, 1)]).await;
     world.update(vec![grant(id, 2)]).await;
     let before = world.record(id).await;
-    for late in [grant(id, 1), revoke(id, 1), cancel(id, 1)] {
+    for late in [
+        grant(id, 1),
+        revoke(id, 1),
+        cancel(id, 1),
+        start(id, 1, now()),
+    ] {
         world.update(vec![late]).await;
         assert_eq!(world.record(id).await, before);
     }
@@ -245,9 +252,8 @@ pub async fn a_cancellation_keeps_the_status(store: Arc<dyn Store>) {
     let action = world.action(0, "a").await;
     let queued = world.insert_queued(&action).await;
     let requested = world.insert_requested(&action).await;
-    let running = world.insert_requested(&action).await;
     let worker = world.worker("w").await;
-    store.claim(worker, &[(running, Attempt(1))]).await.unwrap();
+    let running = world.insert_running(&action, worker).await;
     for (id, attempt) in [(queued, 0), (requested, 1), (running, 1)] {
         let before = world.record(id).await;
         world.update(vec![cancel(id, attempt)]).await;
@@ -364,7 +370,6 @@ pub async fn nothing_asked_is_nothing_done(store: Arc<dyn Store>) {
     assert!(committed.granted.is_empty() && committed.ended == 0);
     let lease = worker_lease("w", Duration::from_secs(60));
     store.renew_worker(&lease).await.unwrap();
-    assert_eq!(store.claim(lease.worker, &[]).await.unwrap(), vec![]);
     store.upsert_queue_stats(&[]).await.unwrap();
 
     // And nothing is found where nothing is.

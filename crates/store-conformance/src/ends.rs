@@ -1,20 +1,20 @@
 //! Ends: an execution leaves the active ones and stays in the history as it was.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use attune_core::{Attempt, EndCode, Outcome, Status};
+use attune_core::{EndCode, Outcome, Status};
 use serde_json::json;
 
-use super::support::{World, end, raw};
+use super::support::{World, end, now, raw, start};
 use attune_store::{Batch, End, ExecutionRecord, Store};
 
 /// An end keeps everything that was known, and adds what the run left behind.
 pub async fn an_end_moves_into_the_history(store: Arc<dyn Store>) {
     let world = World::new(Arc::clone(&store)).await;
     let action = world.action(0, "a").await;
-    let id = world.insert_requested(&action).await;
     let worker = world.worker("w").await;
-    store.claim(worker, &[(id, Attempt(1))]).await.unwrap();
+    let id = world.insert_running(&action, worker).await;
     let before = world.record(id).await;
     assert_eq!(before.finished_at, None);
 
@@ -27,7 +27,8 @@ pub async fn an_end_moves_into_the_history(store: Arc<dyn Store>) {
         stdout: Some("out\n\ttab \"quoted\" 'single' \\ back".to_owned()),
         stderr: Some(String::new()),
     });
-    let ends = vec![End { id, outcome }];
+    let ran = Some(Duration::from_secs(60));
+    let ends = vec![End { id, outcome, ran }];
     let committed = world
         .commit(&Batch {
             ends,
@@ -56,8 +57,8 @@ pub async fn an_end_moves_into_the_history(store: Arc<dyn Store>) {
     assert_eq!(after, expected);
     assert_eq!(after.worker, Some(worker));
     assert_eq!(world.active_ids().await, vec![]);
-    let late = store.claim(worker, &[(id, Attempt(1))]).await.unwrap();
-    assert_eq!(late, vec![], "what has ended cannot be claimed");
+    world.update(vec![start(id, 1, now())]).await;
+    assert_eq!(world.record(id).await, after, "what has ended cannot start");
 }
 
 /// What ends in the round in which it was accepted is never active.
@@ -140,6 +141,7 @@ pub async fn a_hostile_outcome_is_stored(store: Arc<dyn Store>) {
                 stderr: Some("\0".to_owned()),
                 ..Outcome::succeeded(None)
             }),
+            ran: None,
         });
     }
     let committed = world

@@ -7,7 +7,7 @@ use std::time::Duration;
 use attune_core::{Attempt, ExecutionId, Priority, Status, Submission};
 use serde_json::{Value, json};
 
-use super::support::{World, grant, raw};
+use super::support::{World, grant, grant_to, now, raw, start};
 use attune_store::{ExecutionRecord, HistoryRetention, RecordRetention, Store};
 
 /// Everything a client said about an execution can be read back.
@@ -100,9 +100,10 @@ pub async fn it_is_told_where_an_execution_stands(store: Arc<dyn Store>) {
         recorded
     };
     assert_eq!(standing().await, (Status::Queued, Attempt(0), None));
-    world.update(vec![grant(id, 1)]).await;
-    assert_eq!(standing().await, (Status::Requested, Attempt(1), None));
-    store.claim(worker, &[(id, Attempt(1))]).await.unwrap();
+    world.update(vec![grant_to(id, 1, worker)]).await;
+    let granted = (Status::Requested, Attempt(1), Some(worker));
+    assert_eq!(standing().await, granted);
+    world.update(vec![start(id, 1, now())]).await;
     let running = (Status::Running, Attempt(1), Some(worker));
     assert_eq!(standing().await, running);
     world.end(&[id], Status::Failed).await;

@@ -117,7 +117,7 @@ pub async fn the_first_says_which_bus_it_is(store: Arc<dyn Store>) {
     assert_eq!(store.agree_on_bus("other").await.unwrap(), one);
 }
 
-/// After a restore nobody who was there before writes, renews or claims, and the ids go on far
+/// After a restore nobody who was there before writes or renews, and the ids go on far
 /// from where they may have been.
 pub async fn a_restore_fences_everybody_off(store: Arc<dyn Store>) {
     assert_eq!(store.partition_count().await.unwrap(), None);

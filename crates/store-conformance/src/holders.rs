@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use attune_core::{Attempt, Status};
+use attune_core::{Status, WorkerId};
 
 use super::support::{SHORT, World, cancel, eventually, worker_lease};
 use attune_store::Store;
@@ -16,15 +16,13 @@ pub async fn holders_are_shown_with_their_workers(store: Arc<dyn Store>) {
     world.insert_queued(&action).await;
     world.insert_requested(&other).await;
     let requested = world.insert_requested(&action).await;
-    let running = world.insert_requested(&action).await;
-    let lost = world.insert_requested(&action).await;
     let worker = world.worker("w-1").await;
-    store.claim(worker, &[(running, Attempt(1))]).await.unwrap();
+    let running = world.insert_running(&action, worker).await;
     world.update(vec![cancel(running, 1)]).await;
     let lease = worker_lease("w-2", SHORT * 20);
     store.renew_worker(&lease).await.unwrap();
-    let won = store.claim(lease.worker, &[(lost, Attempt(1))]).await;
-    assert_eq!(won.unwrap().len(), 1);
+    let lost = world.insert_granted(&action, lease.worker).await;
+    let forgotten = world.insert_granted(&action, WorkerId::fresh()).await;
 
     let found = eventually("the lease ends", || async {
         let found = store.slot_holders(action.id, None, 10).await.unwrap();
@@ -33,7 +31,7 @@ pub async fn holders_are_shown_with_their_workers(store: Arc<dyn Store>) {
     })
     .await;
     let ids: Vec<_> = found.iter().map(|holder| holder.id).collect();
-    assert_eq!(ids, [requested, running, lost]);
+    assert_eq!(ids, [requested, running, lost, forgotten]);
     assert_eq!(found[0].status, Status::Requested);
     assert_eq!((found[0].worker.clone(), found[0].started_at), (None, None));
     assert!(found[0].requested_at.is_some() && found[0].held_for < Duration::from_secs(60));
@@ -52,8 +50,14 @@ pub async fn holders_are_shown_with_their_workers(store: Arc<dyn Store>) {
 
     let gone = found[2].worker.as_ref().unwrap();
     assert_eq!(gone.id, lease.worker);
+    assert_eq!(found[2].status, Status::Requested);
     assert!(gone.remaining.is_zero());
     assert!(gone.seen_ago.is_some_and(|ago| ago >= gone.lost_for));
+    // Without a row it is lost since it was granted something.
+    let forgotten = found[3].worker.as_ref().unwrap();
+    assert_eq!((forgotten.name.clone(), forgotten.seen_ago), (None, None));
+    assert!(forgotten.remaining.is_zero());
+    assert!(forgotten.lost_for.abs_diff(found[3].held_for) < Duration::from_secs(1));
     let shown = store.workers().await.unwrap();
     assert!(shown.iter().all(|worker| worker.seen_ago.is_some()));
 }

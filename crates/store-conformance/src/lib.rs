@@ -18,13 +18,13 @@
 
 mod actions;
 mod audit;
-mod claims;
 mod commits;
 mod dead_letters;
 mod demands;
 mod ends;
 mod executions;
 mod fence;
+mod grants;
 mod holders;
 mod leases;
 mod listing;
@@ -37,6 +37,7 @@ mod retries;
 mod slots;
 mod stats;
 mod support;
+mod workers;
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -114,7 +115,7 @@ cases! { ($)
     commits::inserts_load_in_order_and_in_pages,
     commits::a_grant_returns_the_body,
     commits::a_repeated_batch_changes_nothing,
-    commits::a_repeated_grant_leaves_a_claim_alone,
+    commits::a_repeated_grant_leaves_a_start_alone,
     commits::a_slot_taken_back_can_be_granted_again,
     commits::an_update_never_lowers_the_attempt,
     commits::a_cancellation_keeps_the_status,
@@ -130,15 +131,21 @@ cases! { ($)
     ends::an_instant_end_goes_straight_to_the_history,
     ends::ends_are_counted_once,
     ends::a_hostile_outcome_is_stored,
-    claims::a_claim_is_won_once,
-    claims::a_claim_needs_the_attempt_and_the_slot,
-    claims::a_repeated_claim_is_returned_again,
-    claims::a_worker_without_a_live_lease_claims_nothing,
-    claims::a_cancelled_execution_is_claimed_with_its_mark,
-    claims::an_expired_worker_comes_back_until_it_is_ended,
-    claims::a_worker_that_did_not_move_is_ended,
-    claims::workers_are_listed_by_name,
-    claims::the_ends_of_workers_are_known,
+    grants::a_grant_names_its_worker,
+    grants::what_is_said_to_have_started_runs,
+    grants::only_the_attempt_that_holds_the_slot_starts,
+    grants::a_start_does_not_go_with_another_change_of_its_slot,
+    grants::the_history_tells_when_it_began,
+    grants::no_run_is_too_long_to_be_stored,
+    grants::who_holds_no_slot_for_an_attempt_has_no_worker,
+    grants::a_repeated_round_of_grants_and_starts_changes_nothing,
+    grants::a_stale_owner_starts_nothing,
+    workers::an_expired_worker_comes_back_until_it_is_ended,
+    workers::a_worker_that_did_not_move_is_ended,
+    workers::a_worker_says_that_it_drains,
+    workers::a_worker_may_drain_from_its_first_renewal_on,
+    workers::workers_are_listed_by_name,
+    workers::the_ends_of_workers_are_known,
     slots::slots_are_loaded_with_their_holders,
     slots::slots_follow_every_change,
     slots::a_lost_worker_is_seen,
@@ -161,7 +168,7 @@ cases! { ($)
     dead_letters::old_letters_go_first,
     retries::what_is_tried_again_waits_with_its_reason,
     retries::who_is_put_back_and_granted_at_once_keeps_its_reason,
-    retries::who_keeps_its_slot_holds_it_and_cannot_be_claimed,
+    retries::who_keeps_its_slot_holds_it_for_its_next_try,
     retries::a_repeated_or_fenced_retry_changes_nothing,
     operations::an_operation_is_stored_once_and_comes_back,
     operations::no_more_operations_are_open_than_may_be,

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use attune_core::{Attempt, RequestId, Status};
+use attune_core::{RequestId, Status};
 
-use super::support::World;
+use super::support::{World, now, start};
 use attune_store::{Batch, HistoryRetention, KnownRequest, RecordRetention, Store};
 
 const MONTH: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -26,8 +26,7 @@ pub async fn a_request_is_known_through_its_life(store: Arc<dyn Store>) {
     world.insert(vec![new, world.queued(&action)]).await;
     assert_eq!(known(&store, request).await, Some(expected.clone()));
 
-    let worker = world.worker("w").await;
-    store.claim(worker, &[(id, Attempt(1))]).await.unwrap();
+    world.update(vec![start(id, 1, now())]).await;
     expected.status = Status::Running;
     assert_eq!(known(&store, request).await, Some(expected.clone()));
     world.end(&[id], Status::TimedOut).await;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use attune_core::{Attempt, ExecutionId, PartitionId, Status};
 use chrono::{DateTime, Utc};
 
-use super::support::{World, grant, put_back};
+use super::support::{World, grant, grant_to, now, put_back, start};
 use attune_store::{ActiveRow, CommitError, PutBack, Store};
 
 fn until() -> DateTime<Utc> {
@@ -123,18 +123,13 @@ pub async fn a_repeated_or_fenced_retry_changes_nothing(store: Arc<dyn Store>) {
     assert_eq!(row(&store, one).await.unbegun, 2);
 }
 
-/// Who keeps its slot holds it, told with its time to new owners and to the comparison; nobody can claim the
-/// attempt that is over, not even who ran it, until the next one is granted.
-pub async fn who_keeps_its_slot_holds_it_and_cannot_be_claimed(store: Arc<dyn Store>) {
+/// Who keeps its slot holds it, told with its time to new owners and to the comparison; it is with no worker,
+/// and nothing starts, until the next try is granted, to whom it may be.
+pub async fn who_keeps_its_slot_holds_it_for_its_next_try(store: Arc<dyn Store>) {
     let world = World::new(Arc::clone(&store)).await;
     let action = world.action(0, "a").await;
-    let id = world.insert_requested(&action).await;
     let (worker, other) = (world.worker("w").await, world.worker("v").await);
-    let claim = async |worker, attempt| {
-        let claimed = store.claim(worker, &[(id, Attempt(attempt))]).await;
-        claimed.unwrap().len()
-    };
-    assert_eq!(claim(worker, 1).await, 1);
+    let id = world.insert_running(&action, worker).await;
     let mut kept = put_back(id, 1, failed());
     kept.status = None;
     kept.put_back = Some(PutBack {
@@ -146,7 +141,7 @@ pub async fn who_keeps_its_slot_holds_it_and_cannot_be_claimed(store: Arc<dyn St
         world.update(vec![kept.clone()]).await;
         let row = row(&store, id).await;
         assert_eq!((row.status, row.attempt), (Status::Requested, Attempt(1)));
-        assert_eq!((row.unbegun, row.retried), (2, true));
+        assert_eq!((row.worker, row.unbegun, row.retried), (None, 2, true));
         assert_eq!(
             (row.not_before, row.kept_until),
             (Some(until()), Some(until()))
@@ -157,10 +152,13 @@ pub async fn who_keeps_its_slot_holds_it_and_cannot_be_claimed(store: Arc<dyn St
     let slot = &store.load_slots(&[id]).await.unwrap()[0];
     assert_eq!((slot.kept_until, slot.worker), (Some(until()), None));
     assert_eq!((slot.running_for, slot.worker_over), (None, false));
-    for (worker, attempt) in [(worker, 1), (other, 1), (other, 2)] {
-        assert_eq!(claim(worker, attempt).await, 0, "attempt {attempt}");
+    let record = world.record(id).await;
+    assert_eq!((record.worker, record.started_at), (None, None));
+    for attempt in [1, 2] {
+        world.update(vec![start(id, attempt, now())]).await;
+        assert_eq!(world.record(id).await, record, "attempt {attempt}");
     }
-    let mut next = grant(id, 2);
+    let mut next = grant_to(id, 2, other);
     next.put_back = Some(PutBack {
         last_error: None,
         ..failed()
@@ -169,10 +167,16 @@ pub async fn who_keeps_its_slot_holds_it_and_cannot_be_claimed(store: Arc<dyn St
     assert_eq!(committed.granted.len(), 1, "with its body");
     // What comes late of the attempt before changes nothing.
     world.update(vec![kept]).await;
-    let now = row(&store, id).await;
-    assert_eq!((now.status, now.attempt), (Status::Requested, Attempt(2)));
-    assert_eq!((now.kept_until, now.retried), (None, true));
-    assert_eq!(claim(other, 2).await, 1);
+    let row = row(&store, id).await;
+    assert_eq!((row.status, row.attempt), (Status::Requested, Attempt(2)));
+    assert_eq!((row.kept_until, row.retried), (None, true));
+    assert_eq!(row.worker, Some(other));
+    world.update(vec![start(id, 2, now())]).await;
+    let record = world.record(id).await;
+    assert_eq!(
+        (record.status, record.worker),
+        (Status::Running, Some(other))
+    );
     world.end(&[id], Status::Succeeded).await;
     assert!(world.record(id).await.last_error.is_some());
 }

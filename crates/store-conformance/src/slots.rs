@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use attune_core::{Attempt, ExecutionId, Outcome, PartitionId, Priority, Status, Submission};
+use attune_core::{
+    Attempt, ExecutionId, Outcome, PartitionId, Priority, Status, Submission, WorkerId,
+};
 
 use super::support::{
     SHORT, World, cancel, end, eventually, grant, partitions, raw, revoke, worker_lease,
@@ -18,10 +20,10 @@ pub async fn slots_are_loaded_with_their_holders(store: Arc<dyn Store>) {
     let waiting = world.insert_queued(&one).await;
     let mut urgent = world.requested(&one);
     Arc::make_mut(&mut urgent.submission).priority = Some(Priority::High);
-    let requested = world.insert(vec![urgent]).await[0];
-    let running = world.insert_requested(&two).await;
     let worker = world.worker("w").await;
-    store.claim(worker, &[(running, Attempt(1))]).await.unwrap();
+    urgent.worker = Some(worker);
+    let requested = world.insert(vec![urgent]).await[0];
+    let running = world.insert_running(&two, worker).await;
     world.update(vec![cancel(running, 1)]).await;
 
     let asked = [requested, waiting, running];
@@ -36,7 +38,7 @@ pub async fn slots_are_loaded_with_their_holders(store: Arc<dyn Store>) {
             attempt: Attempt(1),
             unbegun: 0,
             status: Status::Requested,
-            worker: None,
+            worker: Some(worker),
             worker_over: false,
             created: slots[0].created,
             requested_at: Some(slots[0].created),
@@ -152,30 +154,36 @@ async fn slots_of_active(store: &Arc<dyn Store>) -> Vec<ExecutionId> {
 pub async fn a_lost_worker_is_seen(store: Arc<dyn Store>) {
     let world = World::new(Arc::clone(&store)).await;
     let action = world.action(0, "a").await;
-    let (late, retired) = (
-        world.insert_requested(&action).await,
-        world.insert_requested(&action).await,
-    );
     let gone = world.worker("gone").await;
-    store.claim(gone, &[(retired, Attempt(1))]).await.unwrap();
+    let retired = world.insert_running(&action, gone).await;
     assert!(!is_over(&store, retired).await);
     store.retire_worker(gone).await.unwrap();
     assert!(is_over(&store, retired).await);
 
     let lease = worker_lease("late", SHORT);
     store.renew_worker(&lease).await.unwrap();
-    let won = store.claim(lease.worker, &[(late, Attempt(1))]).await;
-    assert_eq!(won.unwrap().len(), 1);
+    // Whether it has begun does not matter.
+    let late = world.insert_granted(&action, lease.worker).await;
+    let running = world.insert_running(&action, lease.worker).await;
     eventually("its time is over by the store's clock", || async {
         let rows = store.workers().await.unwrap();
         let row = rows.into_iter().find(|row| row.worker == lease.worker);
         row.is_some_and(|row| row.remaining.is_zero()).then_some(())
     })
     .await;
-    assert!(!is_over(&store, late).await);
+    for id in [late, running] {
+        assert!(!is_over(&store, id).await);
+    }
     let ended = store.end_workers(&[(lease.worker, 0)]).await.unwrap();
     assert_eq!(ended, [lease.worker]);
-    assert!(is_over(&store, late).await);
+    for id in [late, running] {
+        assert!(is_over(&store, id).await);
+    }
+    // One without a row is over as well, and where there is no worker none is.
+    let unknown = world.insert_granted(&action, WorkerId::fresh()).await;
+    assert!(is_over(&store, unknown).await);
+    let nobody = world.insert_requested(&action).await;
+    assert!(!is_over(&store, nobody).await);
 }
 
 /// Bodies are loaded for what may be dispatched again, and only for that.
@@ -321,6 +329,5 @@ pub async fn a_slice_is_as_long_as_asked(store: Arc<dyn Store>) {
 async fn is_over(store: &Arc<dyn Store>, id: ExecutionId) -> bool {
     let slots = store.load_slots(&[id]).await.unwrap();
     let slot = slots.iter().find(|slot| slot.id == id).unwrap();
-    assert_eq!(slot.status, Status::Running);
     slot.worker_over
 }

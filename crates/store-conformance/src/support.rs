@@ -8,6 +8,7 @@ use attune_core::{
     Action, ActionRef, ActionSpec, Attempt, Builtin, Epoch, ExecutionId, Outcome, OwnerId,
     PartitionId, RequestId, Run, Seq, Status, Submission, WorkerId,
 };
+use chrono::{DateTime, SubsecRound as _, Utc};
 use serde_json::value::RawValue;
 
 use attune_store::{
@@ -93,6 +94,7 @@ impl World {
             status: Status::Queued,
             attempt: Attempt(0),
             grant_no: None,
+            worker: None,
             demand: None,
             cancel_requested: false,
         }
@@ -105,6 +107,14 @@ impl World {
             attempt: Attempt(1),
             grant_no: Some(1),
             ..self.queued(action)
+        }
+    }
+
+    /// An execution of `action` that is granted to `worker` as it is accepted.
+    pub(super) fn granted(&self, action: &Action, worker: WorkerId) -> NewExecution {
+        NewExecution {
+            worker: Some(worker),
+            ..self.requested(action)
         }
     }
 
@@ -140,6 +150,19 @@ impl World {
     /// Inserts one execution that holds a slot.
     pub(super) async fn insert_requested(&self, action: &Action) -> ExecutionId {
         self.insert(vec![self.requested(action)]).await[0]
+    }
+
+    /// Inserts one execution that is granted to `worker`.
+    pub(super) async fn insert_granted(&self, action: &Action, worker: WorkerId) -> ExecutionId {
+        self.insert(vec![self.granted(action, worker)]).await[0]
+    }
+
+    /// Inserts one execution that `worker` runs.
+    pub(super) async fn insert_running(&self, action: &Action, worker: WorkerId) -> ExecutionId {
+        let id = self.insert_granted(action, worker).await;
+        self.update(vec![start(id, 1, now())]).await;
+        assert_eq!(self.record(id).await.status, Status::Running);
+        id
     }
 
     /// Commits updates, which must succeed.
@@ -228,9 +251,33 @@ pub(super) fn grant(id: ExecutionId, attempt: i32) -> Update {
         status: Some(Status::Requested),
         attempt: Attempt(attempt),
         grant_no: Some(i64::from(attempt) * 100),
+        worker: None,
+        started: None,
         cancel_requested: false,
         put_back: None,
     }
+}
+
+/// The grant of `attempt` to `worker`.
+pub(super) fn grant_to(id: ExecutionId, attempt: i32, worker: WorkerId) -> Update {
+    Update {
+        worker: Some(worker),
+        ..grant(id, attempt)
+    }
+}
+
+/// What a worker says of `attempt`: it runs since `at`.
+pub(super) fn start(id: ExecutionId, attempt: i32, at: DateTime<Utc>) -> Update {
+    Update {
+        started: Some(at),
+        cancel_requested: false,
+        ..cancel(id, attempt)
+    }
+}
+
+/// Now, as precisely as every store keeps it.
+pub(super) fn now() -> DateTime<Utc> {
+    Utc::now().trunc_subsecs(6)
 }
 
 /// A slot taken back.
@@ -265,6 +312,7 @@ pub(super) fn end(id: ExecutionId, status: Status) -> End {
     End {
         id,
         outcome: Arc::new(Outcome::of(status, None)),
+        ran: None,
     }
 }
 
@@ -275,6 +323,7 @@ pub(super) fn worker_lease(name: &str, ttl: Duration) -> WorkerLease {
         name: name.to_owned(),
         pool: "default".to_owned(),
         slots: 4,
+        draining: false,
         ttl,
     }
 }

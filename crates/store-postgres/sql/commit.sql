@@ -9,8 +9,8 @@
 -- before every lock is taken.
 --
 -- All parts see one snapshot, but UPDATE and DELETE follow a row to its newest version and check
--- it again, so a claim that commits in between is seen. The ids are sorted, by the caller and by
--- the index scan, and so are those of a claim: the two lock rows in the same order.
+-- it again, so what another run of this batch commits in between is seen. The ids are sorted, by the
+-- caller and by the index scan: the two lock rows in the same order.
 --
 -- No plan may depend on how many rows the planner believes the active executions to have: they
 -- come and go, and it is always wrong. So no table is joined with an array. A row is found by
@@ -51,23 +51,24 @@ inserted AS (
     INSERT INTO attune.execution_active (
         id, action, created, requested_at, not_before, grant_no, request_id, attempt,
         timeout_seconds, priority, status, action_ref, enforcement_id, requested_by, group_key,
-        labels, parameters, requeue_of, demand, cancel_requested)
+        labels, parameters, requeue_of, demand, cancel_requested, worker)
     SELECT n.id, n.action, $4::timestamptz,
            CASE WHEN n.status = 'requested' THEN $4::timestamptz END, n.not_before,
            n.grant_no, n.request_id, n.attempt, n.timeout_seconds, n.priority, n.status,
            n.action_ref, n.enforcement_id, n.requested_by, n.group_key, n.labels::json,
-           n.parameters::json, n.requeue_of, n.demand, n.cancel_requested
+           n.parameters::json, n.requeue_of, n.demand, n.cancel_requested, n.worker
     FROM (
         SELECT
-            unnest($27::bigint[]) AS id, unnest($28::bigint[]) AS action,
-            unnest($29::uuid[]) AS request_id, unnest($31::text[]) AS status,
-            unnest($32::integer[]) AS attempt, unnest($33::bigint[]) AS grant_no,
-            unnest($34::smallint[]) AS priority, unnest($35::text[]) AS action_ref,
-            unnest($36::text[]) AS enforcement_id, unnest($37::text[]) AS requested_by,
-            unnest($38::text[]) AS group_key, unnest($39::text[]) AS labels,
-            unnest($40::text[]) AS parameters, unnest($41::timestamptz[]) AS not_before,
-            unnest($42::integer[]) AS timeout_seconds, unnest($43::bigint[]) AS requeue_of,
-            unnest($44::bytea[]) AS demand, unnest($45::boolean[]) AS cancel_requested
+            unnest($30::bigint[]) AS id, unnest($31::bigint[]) AS action,
+            unnest($32::uuid[]) AS request_id, unnest($34::text[]) AS status,
+            unnest($35::integer[]) AS attempt, unnest($36::bigint[]) AS grant_no,
+            unnest($37::smallint[]) AS priority, unnest($38::text[]) AS action_ref,
+            unnest($39::text[]) AS enforcement_id, unnest($40::text[]) AS requested_by,
+            unnest($41::text[]) AS group_key, unnest($42::text[]) AS labels,
+            unnest($43::text[]) AS parameters, unnest($44::timestamptz[]) AS not_before,
+            unnest($45::integer[]) AS timeout_seconds, unnest($46::bigint[]) AS requeue_of,
+            unnest($47::bytea[]) AS demand, unnest($48::boolean[]) AS cancel_requested,
+            unnest($49::uuid[]) AS worker
     ) AS n
     WHERE (SELECT fully FROM held)
     -- AGAIN: ON CONFLICT (id) DO NOTHING
@@ -86,18 +87,18 @@ instant AS (
            n.result::json, n.error, n.stdout, n.stderr, n.requeue_of, n.end_code
     FROM (
         SELECT
-            unnest($46::bigint[]) AS id, unnest($47::bigint[]) AS action,
-            unnest($48::uuid[]) AS request_id, unnest($50::text[]) AS status,
-            unnest($51::integer[]) AS attempt, unnest($52::bigint[]) AS grant_no,
-            unnest($53::smallint[]) AS priority, unnest($54::text[]) AS action_ref,
-            unnest($55::text[]) AS enforcement_id, unnest($56::text[]) AS requested_by,
-            unnest($57::text[]) AS group_key, unnest($58::text[]) AS labels,
-            unnest($59::text[]) AS parameters, unnest($60::timestamptz[]) AS not_before,
-            unnest($61::integer[]) AS timeout_seconds, unnest($62::bigint[]) AS requeue_of,
-            unnest($63::text[]) AS final_status, unnest($64::text[]) AS result,
-            unnest($65::text[]) AS error, unnest($66::integer[]) AS exit_code,
-            unnest($67::text[]) AS stdout, unnest($68::text[]) AS stderr,
-            unnest($69::text[]) AS end_code
+            unnest($50::bigint[]) AS id, unnest($51::bigint[]) AS action,
+            unnest($52::uuid[]) AS request_id, unnest($54::text[]) AS status,
+            unnest($55::integer[]) AS attempt, unnest($56::bigint[]) AS grant_no,
+            unnest($57::smallint[]) AS priority, unnest($58::text[]) AS action_ref,
+            unnest($59::text[]) AS enforcement_id, unnest($60::text[]) AS requested_by,
+            unnest($61::text[]) AS group_key, unnest($62::text[]) AS labels,
+            unnest($63::text[]) AS parameters, unnest($64::timestamptz[]) AS not_before,
+            unnest($65::integer[]) AS timeout_seconds, unnest($66::bigint[]) AS requeue_of,
+            unnest($67::text[]) AS final_status, unnest($68::text[]) AS result,
+            unnest($69::text[]) AS error, unnest($70::integer[]) AS exit_code,
+            unnest($71::text[]) AS stdout, unnest($72::text[]) AS stderr,
+            unnest($73::text[]) AS end_code
     ) AS n
     WHERE (SELECT fully FROM held)
       AND 0 = (
@@ -111,9 +112,9 @@ remembered AS (
     SELECT r.request_id, r.id, r.digest, $4::timestamptz
     FROM (
         SELECT
-            unnest($29::uuid[] || $48::uuid[]) AS request_id,
-            unnest($27::bigint[] || $46::bigint[]) AS id,
-            unnest($30::bigint[] || $49::bigint[]) AS digest
+            unnest($32::uuid[] || $52::uuid[]) AS request_id,
+            unnest($30::bigint[] || $50::bigint[]) AS id,
+            unnest($33::bigint[] || $53::bigint[]) AS digest
     ) AS r
     WHERE (SELECT fully FROM held)
     -- AGAIN: ON CONFLICT DO NOTHING
@@ -127,9 +128,9 @@ metered AS (
     SELECT m.partition, m.limit_id, m.key, m.state, m.expires_at, clock_timestamp()
     FROM (
         SELECT
-            unnest($70::integer[]) AS partition, unnest($71::text[]) AS limit_id,
-            unnest($72::bytea[]) AS key, unnest($73::bytea[]) AS state,
-            unnest($74::timestamptz[]) AS expires_at
+            unnest($74::integer[]) AS partition, unnest($75::text[]) AS limit_id,
+            unnest($76::bytea[]) AS key, unnest($77::bytea[]) AS state,
+            unnest($78::timestamptz[]) AS expires_at
     ) AS m
     WHERE (SELECT fully FROM held)
     ON CONFLICT (partition, limit_id, key) DO UPDATE
@@ -145,18 +146,18 @@ progressed AS (
         state = w.state
     FROM (
         SELECT
-            unnest($75::bigint[]) AS operation, unnest($76::integer[]) AS partition,
-            unnest($77::bigint[]) AS upto, unnest($78::bigint[]) AS cursor,
-            unnest($79::bigint[]) AS matched, unnest($80::bigint[]) AS done,
-            unnest($81::bigint[]) AS skipped, unnest($82::text[]) AS state
+            unnest($79::bigint[]) AS operation, unnest($80::integer[]) AS partition,
+            unnest($81::bigint[]) AS upto, unnest($82::bigint[]) AS cursor,
+            unnest($83::bigint[]) AS matched, unnest($84::bigint[]) AS done,
+            unnest($85::bigint[]) AS skipped, unnest($86::text[]) AS state
     ) AS w
     WHERE (SELECT fully FROM held) AND p.operation = w.operation AND p.partition = w.partition
 ),
 -- PROGRESSED
 -- A grant applies to what waits or has a lower attempt. Where the attempt is the same and the
--- slot is held, the grant was written before, and a worker may have claimed it since: nothing
+-- slot is held, the grant was written before, and its worker may have started it since: nothing
 -- changes (and the caller loads the body). A row with a higher attempt is left alone. The
--- smallest number stands for a grant without a number.
+-- smallest number stands for a grant without a number, the nil id for one without a worker.
 granted AS (
     UPDATE attune.execution_active e SET
         status = 'requested',
@@ -165,7 +166,9 @@ granted AS (
             ($8::bigint[])[width_bucket(e.id, $6::bigint[])], -9223372036854775808),
         cancel_requested = ($9::boolean[])[width_bucket(e.id, $6::bigint[])],
         requested_at = $4::timestamptz,
-        worker = NULL,
+        worker = nullif(
+            ($10::uuid[])[width_bucket(e.id, $6::bigint[])],
+            '00000000-0000-0000-0000-000000000000'),
         started_at = NULL
     WHERE (SELECT fully FROM held) AND e.id = ANY($6::bigint[])
       AND e.attempt <= ($7::integer[])[width_bucket(e.id, $6::bigint[])]
@@ -173,24 +176,34 @@ granted AS (
            OR e.attempt < ($7::integer[])[width_bucket(e.id, $6::bigint[])])
     RETURNING e.id, e.parameters::text AS parameters, e.timeout_seconds
 ),
--- Slots taken back, and marks alone, which change nothing but the mark.
+-- Slots taken back, what its worker says to have started, and marks alone, which change nothing but the
+-- mark. The beginning of 1970 stands for no start. Only the attempt that holds the slot can start, and it
+-- does once; a slot that is kept is held by none.
 changed AS (
     UPDATE attune.execution_active e SET
-        cancel_requested = ($13::boolean[])[width_bucket(e.id, $10::bigint[])],
-        status = CASE WHEN ($12::boolean[])[width_bucket(e.id, $10::bigint[])]
-            THEN 'queued' ELSE e.status END,
-        attempt = CASE WHEN ($12::boolean[])[width_bucket(e.id, $10::bigint[])]
-            THEN ($11::integer[])[width_bucket(e.id, $10::bigint[])] ELSE e.attempt END,
-        worker = CASE WHEN ($12::boolean[])[width_bucket(e.id, $10::bigint[])]
+        cancel_requested = ($14::boolean[])[width_bucket(e.id, $11::bigint[])],
+        status = CASE WHEN ($13::boolean[])[width_bucket(e.id, $11::bigint[])]
+            THEN 'queued'
+            WHEN ($15::timestamptz[])[width_bucket(e.id, $11::bigint[])] > 'epoch'
+             AND e.attempt = ($12::integer[])[width_bucket(e.id, $11::bigint[])]
+             AND e.status = 'requested' AND e.kept_until IS NULL
+            THEN 'running' ELSE e.status END,
+        attempt = CASE WHEN ($13::boolean[])[width_bucket(e.id, $11::bigint[])]
+            THEN ($12::integer[])[width_bucket(e.id, $11::bigint[])] ELSE e.attempt END,
+        worker = CASE WHEN ($13::boolean[])[width_bucket(e.id, $11::bigint[])]
             THEN NULL ELSE e.worker END,
-        started_at = CASE WHEN ($12::boolean[])[width_bucket(e.id, $10::bigint[])]
-            THEN NULL ELSE e.started_at END
-    WHERE (SELECT fully FROM held) AND e.id = ANY($10::bigint[])
-      AND e.attempt <= ($11::integer[])[width_bucket(e.id, $10::bigint[])]
+        started_at = CASE WHEN ($13::boolean[])[width_bucket(e.id, $11::bigint[])]
+            THEN NULL
+            WHEN ($15::timestamptz[])[width_bucket(e.id, $11::bigint[])] > 'epoch'
+             AND e.attempt = ($12::integer[])[width_bucket(e.id, $11::bigint[])]
+             AND e.status = 'requested' AND e.kept_until IS NULL
+            THEN ($15::timestamptz[])[width_bucket(e.id, $11::bigint[])] ELSE e.started_at END
+    WHERE (SELECT fully FROM held) AND e.id = ANY($11::bigint[])
+      AND e.attempt <= ($12::integer[])[width_bucket(e.id, $11::bigint[])]
 ),
 gone AS (
     DELETE FROM attune.execution_active e
-    WHERE (SELECT fully FROM held) AND e.id = ANY($14::bigint[])
+    WHERE (SELECT fully FROM held) AND e.id = ANY($16::bigint[])
     RETURNING e.id, e.action, e.created, e.requested_at, e.started_at, e.not_before, e.grant_no,
               e.request_id, e.worker, e.attempt, e.timeout_seconds, e.priority,
               e.cancel_requested, e.action_ref, e.enforcement_id, e.requested_by, e.group_key,
@@ -202,8 +215,9 @@ ended AS (
         request_id, worker, attempt, timeout_seconds, exit_code, priority, cancel_requested,
         status, action_ref, enforcement_id, requested_by, group_key, labels, parameters, result,
         error, stdout, stderr, requeue_of, last_error, end_code)
-    SELECT g.id, g.action, g.created, g.requested_at, g.started_at,
-           -- A claim has this clock's time, which may be a little ahead of the owner's.
+    SELECT g.id, g.action, g.created, g.requested_at,
+           coalesce(g.started_at, o.began),
+           -- It may have been an owner before whose clock was a little ahead.
            CASE WHEN g.started_at > $4::timestamptz
                  AND g.started_at < $4::timestamptz + interval '5 seconds'
                THEN g.started_at ELSE $4::timestamptz END, g.not_before,
@@ -213,20 +227,21 @@ ended AS (
            o.stdout, o.stderr, g.requeue_of, g.last_error, o.end_code
     FROM (
         SELECT
-            unnest($14::bigint[]) AS id, unnest($15::text[]) AS final_status,
-            unnest($16::text[]) AS result, unnest($17::text[]) AS error,
-            unnest($18::integer[]) AS exit_code, unnest($19::text[]) AS stdout,
-            unnest($20::text[]) AS stderr, unnest($21::text[]) AS end_code
+            unnest($16::bigint[]) AS id, unnest($17::text[]) AS final_status,
+            unnest($18::text[]) AS result, unnest($19::text[]) AS error,
+            unnest($20::integer[]) AS exit_code, unnest($21::text[]) AS stdout,
+            unnest($22::text[]) AS stderr, unnest($23::text[]) AS end_code,
+            unnest($24::timestamptz[]) AS began
     ) AS o
     JOIN gone g ON g.id = o.id
 ),
 counted AS (
     UPDATE attune.queue_totals t SET
-        enqueued = ($23::bigint[])[width_bucket(t.action, $22::bigint[])],
-        completed = ($24::bigint[])[width_bucket(t.action, $22::bigint[])],
-        cancelled = ($25::bigint[])[width_bucket(t.action, $22::bigint[])],
-        expired = ($26::bigint[])[width_bucket(t.action, $22::bigint[])]
-    WHERE (SELECT fully FROM held) AND t.action = ANY($22::bigint[])
+        enqueued = ($26::bigint[])[width_bucket(t.action, $25::bigint[])],
+        completed = ($27::bigint[])[width_bucket(t.action, $25::bigint[])],
+        cancelled = ($28::bigint[])[width_bucket(t.action, $25::bigint[])],
+        expired = ($29::bigint[])[width_bucket(t.action, $25::bigint[])]
+    WHERE (SELECT fully FROM held) AND t.action = ANY($25::bigint[])
     RETURNING t.action
 ),
 -- An action's first execution makes its row.
@@ -235,12 +250,12 @@ counted_first AS (
     SELECT n.action, n.enqueued, n.completed, n.cancelled, n.expired
     FROM (
         SELECT
-            unnest($22::bigint[]) AS action, unnest($23::bigint[]) AS enqueued,
-            unnest($24::bigint[]) AS completed, unnest($25::bigint[]) AS cancelled,
-            unnest($26::bigint[]) AS expired
+            unnest($25::bigint[]) AS action, unnest($26::bigint[]) AS enqueued,
+            unnest($27::bigint[]) AS completed, unnest($28::bigint[]) AS cancelled,
+            unnest($29::bigint[]) AS expired
     ) AS n
     WHERE (SELECT fully FROM held)
-      AND (SELECT count(*) FROM counted) < cardinality($22::bigint[])
+      AND (SELECT count(*) FROM counted) < cardinality($25::bigint[])
       AND NOT EXISTS (SELECT FROM counted c WHERE c.action = n.action)
     -- AGAIN: ON CONFLICT (action) DO UPDATE SET enqueued = excluded.enqueued, completed = excluded.completed, cancelled = excluded.cancelled, expired = excluded.expired
 )

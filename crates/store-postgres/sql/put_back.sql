@@ -1,6 +1,6 @@
 -- Follows commit.sql in the same transaction, where every fence held and the rows are locked: what else is
--- written of those that wait again, or keep their slots until they are tried again, which nobody may claim
--- until then. A statement of its own, because rounds that put nobody back are many, and because texts have
+-- written of those that wait again, or keep their slots until they are tried again, by no worker until
+-- then. A statement of its own, because rounds that put nobody back are many, and because texts have
 -- no fixed width.
 UPDATE attune.execution_active e SET
     not_before = p.not_before,

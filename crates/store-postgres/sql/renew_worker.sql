@@ -1,10 +1,12 @@
 -- A lease that was ended is left as it is, and no row is returned. One that has run out by the
 -- database's clock and that nobody has ended is renewed: that clock may have stepped.
-INSERT INTO attune.worker_lease AS w (worker, name, pool, slots, expires_at, renewed_at)
-SELECT $1::uuid, $2::text, $3::text, $4::integer, t.now + $5::bigint * interval '1 microsecond', t.now
+INSERT INTO attune.worker_lease AS w (worker, name, pool, slots, expires_at, renewed_at, draining)
+SELECT $1::uuid, $2::text, $3::text, $4::integer, t.now + $5::bigint * interval '1 microsecond', t.now,
+       $6::boolean
 FROM (SELECT clock_timestamp() AS now) AS t
 ON CONFLICT (worker) DO UPDATE SET
     name = excluded.name, pool = excluded.pool, slots = excluded.slots,
-    expires_at = excluded.expires_at, renewed_at = excluded.renewed_at, renewals = w.renewals + 1
+    expires_at = excluded.expires_at, renewed_at = excluded.renewed_at, renewals = w.renewals + 1,
+    draining = excluded.draining
 WHERE NOT w.ended
 RETURNING 1

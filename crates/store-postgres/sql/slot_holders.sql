@@ -1,5 +1,5 @@
 -- Whoever holds a slot of one action. Reads every execution of the action, once: nothing that a
--- grant changes is indexed, because that would cost every grant and every claim its HOT update.
+-- grant changes is indexed, because that would cost every grant and every start its HOT update.
 WITH holder AS MATERIALIZED (
     SELECT e.id, e.attempt, e.status, e.requested_at, e.started_at, e.cancel_requested, e.worker
     FROM attune.execution_active e

@@ -8,9 +8,11 @@ use attune_store::{
     Batch, CommitError, Committed, End, GrantedBody, MAX_BODIES_BYTES, Meter, NewExecution,
     PutBack, StoreError, Update,
 };
+use chrono::{DateTime, Utc};
 use serde_json::value::RawValue;
 use sqlx::postgres::{PgArguments, PgExecutor, PgPool, PgRow};
 use sqlx::{AssertSqlSafe, Row as _, SqlSafeStr as _};
+use uuid::Uuid;
 
 use crate::bind::Binds;
 use crate::db::Db;
@@ -20,6 +22,12 @@ use crate::{audit, dead_letters, operations, policies, sql, text};
 
 /// Stands for a grant without a number: a NULL would make its array slow to subscript.
 const NO_NUMBER: i64 = i64::MIN;
+
+/// Stands for a grant without a worker, likewise.
+const NO_WORKER: Uuid = Uuid::nil();
+
+/// Stands for an update that starts nothing, likewise; no clock shows it.
+const NO_START: DateTime<Utc> = DateTime::UNIX_EPOCH;
 
 /// How a batch is written.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -306,17 +314,24 @@ fn parameters(batch: &Batch) -> Result<PgArguments, StoreError> {
     binds.column(&grants, |update| update.attempt.0);
     binds.column(&grants, |update| update.grant_no.unwrap_or(NO_NUMBER));
     binds.column(&grants, |update| update.cancel_requested);
+    binds.column(&grants, |update| {
+        update.worker.map_or(NO_WORKER, |worker| worker.0)
+    });
     others.sort_unstable_by_key(|update| update.id);
     binds.column(&others, |update| update.id.0);
     binds.column(&others, |update| update.attempt.0);
     binds.column(&others, |update| update.status == Some(Status::Queued));
     binds.column(&others, |update| update.cancel_requested);
+    binds.column(&others, |update| {
+        update.starts().map_or(NO_START, text::time)
+    });
 
     let mut ends: Vec<&End> = batch.ends.iter().collect();
     ends.sort_unstable_by_key(|end| end.id);
     let outcomes: Vec<&Outcome> = ends.iter().map(|end| &*end.outcome).collect();
     binds.column(&ends, |end| end.id.0);
     add_outcomes(&mut binds, &outcomes);
+    binds.column(&ends, |end| end.began(batch.at).map(text::time));
 
     let mut totals = batch.totals.clone();
     totals.sort_unstable_by_key(|(action, _)| *action);
@@ -333,6 +348,7 @@ fn parameters(batch: &Batch) -> Result<PgArguments, StoreError> {
         let demand = |new: &&NewExecution| new.demand.map(|demand| demand.to_bytes());
         binds.column(&inserts, demand);
         binds.column(&inserts, |new| new.cancel_requested);
+        binds.column(&inserts, |new| new.worker.map(|worker| worker.0));
         let instant = batch.instant.iter();
         let (instant, outcomes): (Vec<&NewExecution>, Vec<&Outcome>) =
             instant.map(|(new, outcome)| (new, &**outcome)).unzip();

@@ -83,8 +83,8 @@ fn slot_holder(row: &PgRow) -> Result<SlotHolder, Failure> {
     let started_at = time::optional(row, "started_at")?;
     let renewed_at = time::optional(row, "renewed_at")?;
     let expires_at = time::optional(row, "expires_at")?;
-    // As for load_slots: a worker without a row is lost since the claim.
-    let end = expires_at.or(started_at).unwrap_or(now);
+    // A worker without a row is lost since it was last known to be there.
+    let end = expires_at.or(started_at).or(requested_at).unwrap_or(now);
     let (name, pool) = (row.try_get("name")?, row.try_get("pool")?);
     let worker = row
         .try_get::<Option<Uuid>, _>("worker")?

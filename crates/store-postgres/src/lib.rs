@@ -4,8 +4,8 @@
 //!   over `UNNEST` arrays, so no transaction ever waits for this program between two statements.
 //! - **Every port call runs in a task of its own**, which the caller awaits: a caller that is
 //!   dropped never leaves a connection inside a transaction.
-//! - **Four pools** keep what must not wait away from what may be slow: commits, reads and claims
-//!   by key, lease renewals, and everything else. See the module `sessions`.
+//! - **Four pools** keep what must not wait away from what may be slow: commits, reads by
+//!   key, lease renewals, and everything else. See the module `sessions`.
 //!
 //! PostgreSQL 15 is the oldest version that is tested. All SQL is in `sql/`, one statement a
 //! file; the schema is in `migrations/postgres/`.

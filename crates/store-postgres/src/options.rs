@@ -18,7 +18,7 @@ pub struct PostgresOptions {
     pub application_name: String,
     /// Connections for commits.
     pub commit_connections: u32,
-    /// Connections for claims and for reads by key.
+    /// Connections for reads by key.
     pub key_connections: u32,
     /// Connections for everything that may be slow: lists, actions, stats, upkeep.
     pub general_connections: u32,

@@ -78,6 +78,7 @@ pub(crate) fn worker_end(row: &PgRow) -> Result<WorkerEnd, Failure> {
         worker: WorkerId(row.try_get("worker")?),
         pool: row.try_get("pool")?,
         slots: row.try_get::<i32, _>("slots")?.unsigned_abs(),
+        draining: row.try_get("draining")?,
         renewals: row.try_get("renewals")?,
         ttl: between(renewed_at, time::time(row, "expires_at")?),
         ended: row.try_get("ended")?,
@@ -119,16 +120,18 @@ fn read_active(
         Option<&'r [u8]>,
         bool,
         Option<Time>,
+        Option<Uuid>,
     );
     let columns = Columns::from_row(row)?;
     let (id, action, rank, text, attempt, created, not_before, cancel_requested, ..) = columns;
-    let (.., unbegun, retried, demand, front, kept_until) = columns;
+    let (.., unbegun, retried, demand, front, kept_until, worker) = columns;
     Ok(ActiveRow {
         id: ExecutionId(id),
         action_id: ActionId(action),
         priority: priority(rank)?,
         status: status(text)?,
         attempt: Attempt(attempt),
+        worker: worker.map(WorkerId),
         unbegun: grants(unbegun),
         retried,
         created: created.0,
@@ -208,7 +211,7 @@ fn slot_row(row: &PgRow, doubts: &mut Doubts) -> Result<SlotRow, Failure> {
         worker: worker.map(WorkerId),
         created: time::time(row, "created")?,
         worker_over: row.try_get("worker_over")?,
-        // Without it the slot is as old as the execution, and dispatched again if nobody claims it.
+        // Without it the slot is as old as the execution, and dispatched again if nobody starts it.
         requested_at: time::measured(row, "requested_at")?,
         running_for: started_at.map(|since| between(since, now)),
         cancel_requested: row.try_get("cancel_requested")?,

@@ -136,6 +136,11 @@ fn migrations() -> Vec<Migration> {
             "additive_ascending_lists",
             include_str!("../../../migrations/postgres/0025_additive_ascending_lists.sql"),
         ),
+        (
+            26,
+            "additive_grants",
+            include_str!("../../../migrations/postgres/0026_additive_grants.sql"),
+        ),
     ];
     all.into_iter()
         .map(|(version, name, text)| {

@@ -96,7 +96,7 @@ impl Outdated {
 pub(crate) enum Purpose {
     /// The owner's commits.
     Commit,
-    /// Claims, look-ups, loads by id.
+    /// Look-ups, loads by id.
     Key,
     /// Leases of partitions and workers: they must not wait behind anything else.
     Lease,
@@ -180,7 +180,7 @@ impl Purpose {
     /// A pool whose connections are opened when they are needed.
     ///
     /// The usual check before each use is off, because it is a round trip: it would double the
-    /// cost of a claim. What it protects from cannot happen here on the way it usually happens
+    /// cost of a look-up. What it protects from cannot happen here on the way it usually happens
     /// (a dropped caller leaves a transaction open), since every call runs in a task of its own.
     /// A connection that lay idle for a while is checked all the same, when a round trip costs
     /// nothing: whether it is still there, whether it is outside of any transaction, and whether

@@ -1,5 +1,5 @@
--- Copies executions that end at ?2 into the history, or a moment later if they were claimed in
--- that moment by the clock of the file; end_delete.sql follows in the same transaction,
+-- Copies executions that end at ?2 into the history, or a moment later if the clock by which they
+-- started was ahead; end_delete.sql follows in the same transaction,
 -- because SQLite cannot insert what a DELETE returns. CROSS JOIN fixes the order of the loops:
 -- from the batch into the table by id, never the other way round.
 INSERT INTO execution_history
@@ -10,7 +10,7 @@ INSERT INTO execution_history
 SELECT a.id, a.action, a.action_ref, a.priority, e.value ->> 'status', a.attempt, a.grant_no,
        a.request_id, a.enforcement_id, a.requested_by, a.group_key, a.labels, a.parameters,
        a.not_before, a.timeout_seconds, a.cancel_requested, a.worker, a.created, a.requested_at,
-       a.started_at, CASE WHEN a.started_at > ?2
+       coalesce(a.started_at, e.value ->> 'began'), CASE WHEN a.started_at > ?2
              AND unixepoch(a.started_at) - unixepoch(?2) < 5 THEN a.started_at ELSE ?2 END,
        e.value ->> 'result', e.value ->> 'error', e.value ->> 'exit_code',
        e.value ->> 'stdout', e.value ->> 'stderr', a.requeue_of, a.last_error,

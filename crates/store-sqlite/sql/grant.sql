@@ -1,13 +1,14 @@
 -- Gives slots, as decided at ?2. When a batch is written again because the answer to its first commit was lost, the
--- row shows the grant already, or the claim of a worker that was quicker: it stays as it is, and
+-- row shows the grant already, or its start as well: it stays as it is, and
 -- granted_bodies.sql reads its body. The dispatch needs the bodies of the others.
 UPDATE execution_active AS a
    SET status = 'requested', attempt = g.attempt, grant_no = g.grant_no,
-       cancel_requested = g.cancel_requested, worker = NULL, started_at = NULL,
+       cancel_requested = g.cancel_requested, worker = g.worker, started_at = NULL,
        requested_at = ?2
   FROM (SELECT value ->> 'id' AS id, value ->> 'attempt' AS attempt,
                value ->> 'grant_no' AS grant_no,
-               value ->> 'cancel_requested' AS cancel_requested
+               value ->> 'cancel_requested' AS cancel_requested,
+               value ->> 'worker' AS worker
           FROM jsonb_each(?1)) AS g
  WHERE a.id = g.id
    AND (a.attempt < g.attempt OR (a.attempt = g.attempt AND a.status = 'queued'))

@@ -1,5 +1,5 @@
--- What else is written of those that wait again, or keep their slots until they are tried again, which nobody may
--- claim until then; revoke.sql or grant.sql has come before where they lead elsewhere.
+-- What else is written of those that wait again, or keep their slots until they are tried again, by no worker
+-- until then; revoke.sql or grant.sql has come before where they lead elsewhere.
 UPDATE execution_active AS a
    SET not_before = p.not_before, unbegun = p.unbegun,
        last_error = coalesce(p.last_error, a.last_error),

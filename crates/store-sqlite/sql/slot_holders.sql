@@ -4,7 +4,7 @@ SELECT a.id, a.attempt, a.status, a.requested_at, a.started_at, a.cancel_request
        w.name, w.pool,
        unixepoch('now', 'subsec') - unixepoch(a.requested_at, 'subsec') AS held_for,
        unixepoch('now', 'subsec') - unixepoch(w.renewed_at, 'subsec') AS seen_ago,
-       coalesce(unixepoch(w.expires_at, 'subsec'), unixepoch(a.started_at, 'subsec'))
+       unixepoch(coalesce(w.expires_at, a.started_at, a.requested_at), 'subsec')
            - unixepoch('now', 'subsec') AS remaining
   FROM execution_active AS a
   LEFT JOIN worker_lease AS w ON w.worker = a.worker

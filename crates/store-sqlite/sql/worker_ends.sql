@@ -1,7 +1,7 @@
 -- What has not been ended is watched, whatever the clock says. A row of an older program does not
 -- say when it was renewed; then the time since it was registered is at least as long as its lease.
 -- A lease that was ended is over: whoever had it is gone, or has said so.
-SELECT worker, pool, slots, renewals, ended,
+SELECT worker, pool, slots, draining, renewals, ended,
        CASE WHEN ended THEN 0.0
             ELSE unixepoch(expires_at, 'subsec')
                  - unixepoch(coalesce(renewed_at, started_at), 'subsec')

@@ -1,12 +1,13 @@
 //! A batch in the form in which the statements take it: one JSON array for each list.
 
 use attune_core::{
-    EndCode, OperationId, OperationProgress, Outcome, PartitionId, QueueTotals, Status,
+    EndCode, OperationId, OperationProgress, Outcome, PartitionId, QueueTotals, Status, WorkerId,
 };
 use attune_store::{
     Batch, End, Meter, MovedExecution, NewAudit, NewDeadLetter, NewExecution, Update, stored_place,
     stored_state,
 };
+use chrono::{DateTime, Utc};
 use serde::Serialize;
 
 use crate::rows::{demand_text, digits, list, list_unless_empty, text_of, time_text};
@@ -27,6 +28,7 @@ pub(crate) struct BatchLists {
     pub(crate) grant_count: usize,
     pub(crate) revocations: Option<String>,
     pub(crate) marks: Option<String>,
+    pub(crate) starts: Option<String>,
     pub(crate) put_back: Option<String>,
     pub(crate) moves: Option<String>,
     pub(crate) ends: Option<String>,
@@ -65,6 +67,8 @@ struct ExecutionRow<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     demand: Option<String>,
     cancel_requested: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    worker: Option<String>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     outcome: Option<OutcomeColumns<'a>>,
 }
@@ -83,6 +87,7 @@ struct OutcomeColumns<'a> {
 struct EndRow<'a> {
     id: i64,
     status: Status,
+    began: Option<String>,
     #[serde(flatten)]
     outcome: OutcomeColumns<'a>,
 }
@@ -100,6 +105,14 @@ struct UpdateRow {
     attempt: i32,
     grant_no: Option<i64>,
     cancel_requested: bool,
+    worker: Option<String>,
+}
+
+#[derive(Serialize)]
+struct StartRow {
+    id: i64,
+    attempt: i32,
+    started_at: String,
 }
 
 #[derive(Serialize)]
@@ -226,8 +239,15 @@ impl BatchLists {
             grants: list_unless_empty(grants),
             revocations: list_unless_empty(updates(Some(Status::Queued))),
             marks: list_unless_empty(updates(None)),
+            starts: list_unless_empty(batch.updates.iter().filter_map(start_row).collect()),
             put_back: list_unless_empty(batch.updates.iter().filter_map(put_back_row).collect()),
-            ends: list_unless_empty(batch.ends.iter().map(end_row).collect()),
+            ends: list_unless_empty(
+                batch
+                    .ends
+                    .iter()
+                    .map(|end| end_row(end, batch.at))
+                    .collect(),
+            ),
             end_ids: list(batch.ends.iter().map(|end| end.id)),
             totals: list_unless_empty(
                 batch
@@ -270,6 +290,7 @@ fn row<'a>(new: &'a NewExecution, outcome: Option<&'a Outcome>) -> ExecutionRow<
         requeue_of: submission.requeue_of.map(|of| of.0),
         demand: new.demand.as_ref().map(demand_text),
         cancel_requested: new.cancel_requested,
+        worker: worker_text(new.worker),
         outcome: outcome.map(outcome_columns),
     }
 }
@@ -295,10 +316,11 @@ fn outcome_columns(outcome: &Outcome) -> OutcomeColumns<'_> {
     }
 }
 
-fn end_row(end: &End) -> EndRow<'_> {
+fn end_row(end: &End, at: DateTime<Utc>) -> EndRow<'_> {
     EndRow {
         id: end.id.0,
         status: end.outcome.status,
+        began: end.began(at).map(time_text),
         outcome: outcome_columns(&end.outcome),
     }
 }
@@ -382,5 +404,18 @@ fn update_row(update: &Update) -> UpdateRow {
         attempt: update.attempt.0,
         grant_no: update.grant_no,
         cancel_requested: update.cancel_requested,
+        worker: worker_text(update.worker),
     }
+}
+
+fn start_row(update: &Update) -> Option<StartRow> {
+    Some(StartRow {
+        id: update.id.0,
+        attempt: update.attempt.0,
+        started_at: time_text(update.starts()?),
+    })
+}
+
+fn worker_text(worker: Option<WorkerId>) -> Option<String> {
+    worker.map(|worker| worker.to_string())
 }

@@ -32,6 +32,7 @@ pub(crate) async fn write(
     for (statement, items) in [
         (sql::REVOKE, lists.revocations),
         (sql::MARK_CANCELLED, lists.marks),
+        (sql::START, lists.starts),
     ] {
         if let Some(items) = items {
             script.add(statement, [items]);

@@ -110,6 +110,11 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
         "additive_kept_slot",
         include_str!("../../../migrations/sqlite/0021_additive_kept_slot.sql"),
     ),
+    (
+        22,
+        "additive_grants",
+        include_str!("../../../migrations/sqlite/0022_additive_grants.sql"),
+    ),
 ];
 
 fn migrator() -> Migrator {

@@ -74,12 +74,14 @@ pub(crate) fn active_place(row: &SqliteRow) -> Result<ActivePlace, sqlx::Error> 
 
 /// By number, because a takeover may load a million of them.
 pub(crate) fn active_row(row: &SqliteRow) -> Result<ActiveRow, sqlx::Error> {
+    let worker: Option<&str> = row.try_get(13)?;
     Ok(ActiveRow {
         id: ExecutionId(row.try_get(0)?),
         action_id: ActionId(row.try_get(1)?),
         priority: priority(row.try_get(2)?)?,
         status: status(row.try_get(3)?)?,
         attempt: Attempt(row.try_get(4)?),
+        worker: worker.map(uuid).transpose()?.map(WorkerId),
         unbegun: row.try_get(8)?,
         retried: row.try_get(9)?,
         created: time(row.try_get(5)?)?,
@@ -131,6 +133,7 @@ pub(crate) fn worker_end(row: &SqliteRow) -> Result<WorkerEnd, sqlx::Error> {
         worker: WorkerId(uuid(row.try_get("worker")?)?),
         pool: row.try_get("pool")?,
         slots: row.try_get("slots")?,
+        draining: row.try_get("draining")?,
         renewals: row.try_get("renewals")?,
         ttl: duration(row.try_get("ttl")?),
         ended: row.try_get("ended")?,

@@ -26,7 +26,6 @@ statements! {
     APPLIED_MIGRATIONS = "applied_migrations",
     AUDIT_LOG = "audit_log",
     CHECK_FENCES = "check_fences",
-    CLAIM = "claim",
     CLUSTER_BUS = "cluster_bus",
     CLUSTER_PARTITIONS = "cluster_partitions",
     COUNT_MEANT = "count_meant",
@@ -118,6 +117,7 @@ statements! {
     REVOKE = "revoke",
     SCAN_ACTIVE = "scan_active",
     SLOT_HOLDERS = "slot_holders",
+    START = "start",
     UPDATE_ACTION = "update_action",
     UPSERT_METERS = "upsert_meters",
     UPSERT_QUEUE_STATS = "upsert_queue_stats",
@@ -126,7 +126,6 @@ statements! {
     WORKERS = "workers",
     WORKERS_OVER = "workers_over",
     WORKER_ENDS = "worker_ends",
-    WORKER_HOLDS = "worker_holds",
     WRITE_POLICY_PROGRESS = "write_policy_progress",
     WRITE_PROGRESS = "write_progress",
 }

@@ -9,7 +9,7 @@ use attune_core::{
     OwnerId, PartOfOperation, PartitionId, Priority, QueueTotals, RequestId, Status, Submission,
     WorkerId,
 };
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::value::RawValue;
 
 use crate::audit::NewAudit;
@@ -141,6 +141,16 @@ pub struct End {
     /// How long its last attempt ran, by the clock of its worker; `None` when it never began. Where
     /// nothing was said of its start ([`Update::started`]), it began so long before [`Batch::at`].
     pub ran: Option<Duration>,
+}
+
+impl End {
+    /// When its last attempt began, as [`ran`](Self::ran) tells, in a batch of this [`Batch::at`].
+    pub fn began(&self, at: DateTime<Utc>) -> Option<DateTime<Utc>> {
+        let ran = self.ran?;
+        let ran = TimeDelta::from_std(ran).unwrap_or(TimeDelta::MAX);
+        // Longer than there are times to tell it: whatever it is, the end can be written.
+        Some(at.checked_sub_signed(ran).unwrap_or(DateTime::UNIX_EPOCH))
+    }
 }
 
 /// Everything an owner decided in one round. Each execution appears at most once.
@@ -453,8 +463,7 @@ pub trait PartitionStore: Send + Sync {
 
     /// Ends the leases of those workers whose [`WorkerEnd::renewals`] are still what was observed,
     /// and returns which of the asked ones are over: these, those that had ended before, and those
-    /// without a row. From then on they cannot renew, so their slots can be taken back once they have
-    /// had the time to notice.
+    /// without a row. From then on they cannot renew, so their slots can be taken back.
     ///
     /// # Errors
     /// When the store fails.

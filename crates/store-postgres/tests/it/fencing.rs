@@ -198,6 +198,7 @@ async fn a_locked_worker_row_holds_up_no_other() {
                 name: name.to_owned(),
                 pool: "default".to_owned(),
                 slots: 1,
+                draining: false,
                 ttl: Duration::from_secs(600),
             };
             db.store.renew_worker(&lease).await.unwrap();
@@ -379,6 +380,7 @@ async fn rival(
             status: Status::Queued,
             attempt: Attempt(0),
             grant_no: None,
+            worker: None,
             demand: None,
             cancel_requested: false,
         };

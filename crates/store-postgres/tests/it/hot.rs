@@ -1,10 +1,9 @@
-//! Updates stay on their page (HOT): grants and claims write no index.
+//! Updates stay on their page (HOT): grants and starts write no index.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use attune_core::Attempt;
-use attune_store::{Store as _, WorkerStore as _};
+use attune_store::Store as _;
 
 use crate::support::{TestDb, eventually, on_fresh_db};
 
@@ -12,11 +11,11 @@ use crate::support::{TestDb, eventually, on_fresh_db};
 const COUNT: usize = 500;
 
 /// An update is HOT when no index covers what it changes (another test sees to that) and when
-/// the new version finds room on the page of the old one. A grant always does. A claim does
+/// the new version finds room on the page of the old one. A grant always does. A start does
 /// once the version before the grant can be cleared away, which the server cannot do while a
 /// transaction of any database of the server is older; so it may take a few rounds here.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn grants_and_claims_are_hot() {
+async fn grants_and_starts_are_hot() {
     on_fresh_db(|db| async move {
         let mut owner = db.owner().await;
         let worker = db.worker().await;
@@ -24,14 +23,14 @@ async fn grants_and_claims_are_hot() {
         loop {
             let ids = owner.insert(COUNT).await;
             let inserted = pages(&db).await;
-            owner.grant(&ids).await;
+            owner.grant_to(worker, &ids).await;
             let granted = pages(&db).await;
             let stayed = same(&inserted, &granted);
             assert!(stayed * 100 >= COUNT * 99, "only {stayed} grants were HOT");
 
-            let wanted: Vec<_> = ids.iter().map(|id| (*id, Attempt(1))).collect();
-            let claims = db.store.claim(worker, &wanted).await.unwrap();
-            assert_eq!(claims.len(), COUNT);
+            owner.start(&ids).await;
+            let running = "SELECT count(*) FROM attune.execution_active WHERE status = 'running'";
+            assert_eq!(db.count(running).await, COUNT as i64);
             let stayed = same(&granted, &pages(&db).await);
             if stayed * 100 >= COUNT * 95 {
                 break;
@@ -39,7 +38,7 @@ async fn grants_and_claims_are_hot() {
             let waited = start.elapsed();
             assert!(
                 waited < Duration::from_secs(30),
-                "only {stayed} claims were HOT"
+                "only {stayed} starts were HOT"
             );
             owner.end(&ids).await;
         }
@@ -80,9 +79,8 @@ async fn a_round_reads_only_its_own_rows() {
                 }
             }
             let ids = owner.insert(ROUND).await;
-            let wanted: Vec<_> = ids.iter().map(|id| (*id, Attempt(1))).collect();
-            owner.grant(&ids).await;
-            db.store.claim(worker, &wanted).await.unwrap();
+            owner.grant_to(worker, &ids).await;
+            owner.start(&ids).await;
             owner.end(&ids).await;
             // Plans that were made by now are thrown away by this, and made anew.
             sqlx::raw_sql("VACUUM ANALYZE attune.execution_active, attune.request")
@@ -99,7 +97,7 @@ async fn a_round_reads_only_its_own_rows() {
             (db.count(written).await == i64::try_from(2 * ROUND).unwrap()).then_some(())
         })
         .await;
-        // Each of two rounds finds its rows three times: grant, claim, end.
+        // Each of two rounds finds its rows three times: grant, start, end.
         let read = db.count(read).await;
         let needed = i64::try_from(2 * 3 * ROUND).unwrap();
         assert!(

@@ -1,7 +1,7 @@
 //! The queries that operators have run for years, to the letter, and the plan of the last one.
 
-use attune_core::{Attempt, QueueStats};
-use attune_store::{StatsRow, StatsStore as _, WorkerStore as _};
+use attune_core::QueueStats;
+use attune_store::{StatsRow, StatsStore as _};
 use attune_store_postgres::sql;
 use chrono::{DateTime, Utc};
 use sqlx::postgres::types::PgInterval;
@@ -87,9 +87,8 @@ async fn the_four_queries_answer() {
         assert_eq!(rates, expected);
 
         let ids = owner.insert(4).await;
-        owner.grant(&ids[..3]).await;
-        let worker = db.worker().await;
-        db.store.claim(worker, &[(ids[0], Attempt(1))]).await.unwrap();
+        owner.grant_to(db.worker().await, &ids[..3]).await;
+        owner.start(&ids[..1]).await;
         owner.end(&ids[1..2]).await;
         let slots: Vec<(i64, String, DateTime<Utc>)> =
             sqlx::query_as(SLOTS_OF_ONE_ACTION).fetch_all(&db.sql).await.unwrap();

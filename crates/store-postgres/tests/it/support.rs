@@ -155,6 +155,7 @@ impl TestDb {
             name: "test".to_owned(),
             pool: "default".to_owned(),
             slots: 10,
+            draining: false,
             ttl: Duration::from_secs(600),
         };
         self.store.renew_worker(&lease).await.unwrap();
@@ -200,6 +201,7 @@ impl Owner {
             status: Status::Queued,
             attempt: Attempt(0),
             grant_no: None,
+            worker: None,
             demand: None,
             cancel_requested: false,
         }
@@ -217,15 +219,34 @@ impl Owner {
         ids
     }
 
-    /// Grants them a slot.
+    /// Grants them a slot, to `worker`.
+    pub(crate) async fn grant_to(&self, worker: WorkerId, ids: &[ExecutionId]) {
+        let to_it = |id: &ExecutionId| Update {
+            worker: Some(worker),
+            ..grant(*id)
+        };
+        let granted = self.update(ids.iter().map(to_it).collect()).await;
+        assert_eq!(granted, ids.len());
+    }
+
+    /// Writes that they have started.
+    pub(crate) async fn start(&self, ids: &[ExecutionId]) {
+        self.update(ids.iter().map(|id| start(*id)).collect()).await;
+    }
+
+    /// Grants them a slot, to nobody.
     pub(crate) async fn grant(&self, ids: &[ExecutionId]) {
-        let updates = ids.iter().map(|id| grant(*id)).collect();
+        let granted = self.update(ids.iter().map(|id| grant(*id)).collect()).await;
+        assert_eq!(granted, ids.len());
+    }
+
+    /// How many bodies of grants came back.
+    async fn update(&self, updates: Vec<Update>) -> usize {
         let batch = Batch {
             updates,
             ..self.batch()
         };
-        let committed = self.store.commit(&batch).await.unwrap();
-        assert_eq!(committed.granted.len(), ids.len());
+        self.store.commit(&batch).await.unwrap().granted.len()
     }
 
     /// Ends them.
@@ -246,8 +267,20 @@ pub(crate) fn grant(id: ExecutionId) -> Update {
         status: Some(Status::Requested),
         attempt: Attempt(1),
         grant_no: Some(1),
+        worker: None,
+        started: None,
         cancel_requested: false,
         put_back: None,
+    }
+}
+
+/// What its worker says: it has just started.
+pub(crate) fn start(id: ExecutionId) -> Update {
+    Update {
+        status: None,
+        grant_no: None,
+        started: Some(chrono::Utc::now()),
+        ..grant(id)
     }
 }
 
@@ -255,6 +288,7 @@ pub(crate) fn succeeded(id: ExecutionId) -> End {
     End {
         id,
         outcome: Arc::new(Outcome::succeeded(None)),
+        ran: Some(Duration::from_millis(20)),
     }
 }
 

@@ -3,10 +3,10 @@
 
 use std::time::Instant;
 
-use attune_core::{Attempt, ExecutionId, PartitionId, QueueTotals, WorkerId};
-use attune_store::{Batch, PartitionStore as _, WorkerStore as _};
+use attune_core::{ExecutionId, PartitionId, QueueTotals, WorkerId};
+use attune_store::{Batch, PartitionStore as _, Update};
 
-use crate::support::{Owner, TestDb, grant, on_fresh_db, succeeded};
+use crate::support::{Owner, TestDb, grant, on_fresh_db, start, succeeded};
 
 /// How many executions live in each round.
 const LIVES: usize = 40_000;
@@ -20,8 +20,12 @@ async fn the_cost_of_a_life() {
         for batch in [1, 10, 50, 200, 500, 1_000] {
             let lives = if batch < 50 { LIVES / 20 } else { LIVES };
             // The first round of each size warms plans and pages up.
-            for round in ["warm", "measured"] {
-                let line = measure(&db, &mut owner, worker, batch, lives).await;
+            for (round, length) in [
+                ("warm", Length::Long),
+                ("measured", Length::Short),
+                ("measured", Length::Long),
+            ] {
+                let line = measure(&db, &mut owner, worker, length, batch, lives).await;
                 if round == "measured" {
                     println!("{line}");
                 }
@@ -35,20 +39,30 @@ async fn the_cost_of_a_life() {
     .await;
 }
 
+/// How long an execution runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Length {
+    /// Its start is written with its end.
+    Short,
+    /// Its start is written before its end.
+    Long,
+}
+
 /// Pipelines the stages as an owner does: one commit holds the inserts of a batch, the grants of
-/// the one before, and the ends of the one before that.
+/// the one before, the starts of the one before that where it runs for long, and the ends of the one
+/// before.
 async fn measure(
     db: &TestDb,
     owner: &mut Owner,
     worker: WorkerId,
+    length: Length,
     batch: usize,
     lives: usize,
 ) -> String {
     let before = cpu(db).await;
     let wal = wal(db).await;
-    let start = Instant::now();
-    let (mut waiting, mut running): (Vec<ExecutionId>, Vec<ExecutionId>) = Default::default();
-    let mut claims = std::time::Duration::ZERO;
+    let began = Instant::now();
+    let mut stages: [Vec<ExecutionId>; 3] = Default::default();
     let mut done = 0;
     let mut inserted = 0;
     while done < lives {
@@ -61,32 +75,35 @@ async fn measure(
             enqueued: u64::try_from(inserted).unwrap(),
             ..QueueTotals::default()
         };
+        let [waiting, running, ending] = &stages;
+        let granted = waiting.iter().map(|id| Update {
+            worker: Some(worker),
+            ..grant(*id)
+        });
+        let started = running.iter().map(|id| start(*id));
+        let started = started.filter(|_| length == Length::Long);
         let round = Batch {
             inserts,
-            updates: waiting.iter().map(|id| grant(*id)).collect(),
-            ends: running.iter().map(|id| succeeded(*id)).collect(),
+            updates: granted.chain(started).collect(),
+            ends: ending.iter().map(|id| succeeded(*id)).collect(),
             totals: vec![(owner.action.id, totals)],
             ..owner.batch()
         };
         db.store.commit(&round).await.unwrap();
-        done += running.len();
-        running = std::mem::replace(&mut waiting, next);
-        let claiming = Instant::now();
-        let wanted: Vec<_> = running.iter().map(|id| (*id, Attempt(1))).collect();
-        if !wanted.is_empty() {
-            let claimed = db.store.claim(worker, &wanted).await.unwrap();
-            assert_eq!(claimed.len(), wanted.len());
-        }
-        claims += claiming.elapsed();
+        done += ending.len();
+        let [waiting, running, _] = stages;
+        stages = match length {
+            Length::Long => [next, waiting, running],
+            Length::Short => [next, Vec::new(), waiting],
+        };
     }
-    let wall = start.elapsed();
+    let wall = began.elapsed();
     let cpu = cpu(db).await - before;
     let wal = self::wal(db).await - wal;
     let each = |total: f64| total / lives as f64;
     format!(
-        "batch {batch:>5}: {:>6.0} lives/s wall (claims {:.0} %), {:>6.1} µs of PostgreSQL a life = {:>6.0} lives/s of CPU, {:.0} B of WAL a life",
+        "{length:?}, batch {batch:>5}: {:>6.0} lives/s wall, {:>6.1} µs of PostgreSQL a life = {:>6.0} lives/s of CPU, {:.0} B of WAL a life",
         lives as f64 / wall.as_secs_f64(),
-        claims.as_secs_f64() / wall.as_secs_f64() * 100.0,
         each(cpu * 1e6),
         lives as f64 / cpu,
         each(wal),

@@ -31,14 +31,12 @@ async fn run(db: &TestDb, statement: String) {
     done.unwrap_or_else(|error| panic!("{statement}: {error}"));
 }
 
-/// Some that wait, and some that hold slots, of which a worker has claimed half.
+/// Some that wait, and some that hold slots, of which a worker runs half.
 async fn fill(db: &TestDb, owner: &mut Owner) -> (Vec<ExecutionId>, Vec<ExecutionId>) {
     let waiting = owner.insert(4).await;
     let holding = owner.insert(4).await;
-    owner.grant(&holding).await;
-    let wanted = [(holding[0], Attempt(1)), (holding[1], Attempt(1))];
-    let claims = db.store.claim(db.worker().await, &wanted).await.unwrap();
-    assert_eq!(claims.len(), 2);
+    owner.grant_to(db.worker().await, &holding).await;
+    owner.start(&holding[..2]).await;
     (waiting, holding)
 }
 

@@ -100,6 +100,7 @@ pub(crate) fn worker(name: &str) -> WorkerLease {
         name: name.to_owned(),
         pool: "default".to_owned(),
         slots: 1,
+        draining: false,
         ttl: LONG,
     }
 }

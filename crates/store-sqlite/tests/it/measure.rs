@@ -3,8 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use attune_core::{Attempt, ExecutionId, WorkerId};
-use attune_store::{Batch, PartitionStore as _, Store as _, WorkerLease, WorkerStore as _};
+use attune_core::{ExecutionId, WorkerId};
+use attune_store::{Batch, PartitionStore as _, Store as _, Update, WorkerLease, WorkerStore as _};
 use attune_store_sqlite::SqliteStore;
 
 use crate::support::{LONG, Owner, end, grant};
@@ -17,7 +17,7 @@ const ROUNDS: [(u32, u32); 3] = [(1, 400), (50, 100), (500, 40)];
 async fn measure_lives() {
     for (size, rounds) in ROUNDS {
         let took = one_after_another(size, rounds).await;
-        report("four writes a life", size, rounds, &took);
+        report("each with its start", size, rounds, &took);
         let took = overlapping(size, rounds).await;
         report("steady state", size, rounds, &took);
     }
@@ -42,7 +42,7 @@ fn report(what: &str, size: u32, rounds: u32, took: &Took) {
     );
 }
 
-/// Accept, grant, claim, end: each waits for the one before.
+/// Accept, grant, start, end: each waits for the one before.
 async fn one_after_another(size: u32, rounds: u32) -> Took {
     let (store, mut owner, worker) = prepared().await;
     let mut sums = [Duration::ZERO; 4];
@@ -57,8 +57,12 @@ async fn one_after_another(size: u32, rounds: u32) -> Took {
             ..owner.batch()
         };
         let grants = Batch {
-            updates: ids.iter().copied().map(grant).collect(),
+            updates: ids.iter().map(|id| granted(*id, worker)).collect(),
             totals: totals.clone(),
+            ..owner.batch()
+        };
+        let starts = Batch {
+            updates: ids.iter().map(|id| started(*id)).collect(),
             ..owner.batch()
         };
         let ends = Batch {
@@ -72,7 +76,7 @@ async fn one_after_another(size: u32, rounds: u32) -> Took {
         let granted = store.commit(&grants).await.unwrap().granted;
         assert_eq!(granted.len(), ids.len());
         lap.end(&mut sums[1]);
-        claim(&store, worker, &ids).await;
+        store.commit(&starts).await.unwrap();
         lap.end(&mut sums[2]);
         let ended = store.commit(&ends).await.unwrap().ended;
         assert_eq!(ended, ids.len() as u64);
@@ -81,7 +85,7 @@ async fn one_after_another(size: u32, rounds: u32) -> Took {
     let whole = start.elapsed();
     store.close().await;
     Took {
-        calls: ["accept", "grant", "claim", "end"]
+        calls: ["accept", "grant", "start", "end"]
             .into_iter()
             .zip(sums)
             .collect(),
@@ -90,10 +94,10 @@ async fn one_after_another(size: u32, rounds: u32) -> Took {
 }
 
 /// As an owner works under load: each batch accepts some, grants the ones before and ends those
-/// before them, while the worker claims.
+/// before them, too short to have said that they started.
 async fn overlapping(size: u32, rounds: u32) -> Took {
     let (store, mut owner, worker) = prepared().await;
-    let mut sums = [Duration::ZERO; 2];
+    let mut sums = [Duration::ZERO; 1];
     let (mut waiting, mut running): (Vec<ExecutionId>, Vec<ExecutionId>) = Default::default();
     let start = Instant::now();
     for round in 0..rounds + 2 {
@@ -105,7 +109,7 @@ async fn overlapping(size: u32, rounds: u32) -> Took {
         let new: Vec<_> = inserts.iter().map(|new| new.id).collect();
         let batch = Batch {
             inserts,
-            updates: waiting.iter().copied().map(grant).collect(),
+            updates: waiting.iter().map(|id| granted(*id, worker)).collect(),
             ends: running.iter().copied().map(end).collect(),
             totals: owner.totals(round.into()),
             ..owner.batch()
@@ -115,15 +119,13 @@ async fn overlapping(size: u32, rounds: u32) -> Took {
         assert_eq!(committed.granted.len(), waiting.len());
         assert_eq!(committed.ended, running.len() as u64);
         lap.end(&mut sums[0]);
-        claim(&store, worker, &waiting).await;
-        lap.end(&mut sums[1]);
         running = std::mem::replace(&mut waiting, new);
     }
     let whole = start.elapsed();
     assert_eq!(owner.active().await, 0);
     store.close().await;
     Took {
-        calls: ["commit", "claim"].into_iter().zip(sums).collect(),
+        calls: ["commit"].into_iter().zip(sums).collect(),
         whole,
     }
 }
@@ -149,14 +151,24 @@ async fn prepared() -> (SqliteStore, Owner, WorkerId) {
         name: "w".to_owned(),
         pool: "default".to_owned(),
         slots: 500,
+        draining: false,
         ttl: LONG,
     };
     store.renew_worker(&lease).await.unwrap();
     (store, owner, lease.worker)
 }
 
-async fn claim(store: &SqliteStore, worker: WorkerId, ids: &[ExecutionId]) {
-    let wanted: Vec<_> = ids.iter().map(|id| (*id, Attempt(1))).collect();
-    let won = store.claim(worker, &wanted).await.unwrap();
-    assert_eq!(won.len(), wanted.len());
+fn granted(id: ExecutionId, worker: WorkerId) -> Update {
+    Update {
+        worker: Some(worker),
+        ..grant(id)
+    }
+}
+
+fn started(id: ExecutionId) -> Update {
+    Update {
+        status: None,
+        started: Some(chrono::Utc::now()),
+        ..grant(id)
+    }
 }

@@ -68,6 +68,7 @@ impl Owner {
                     status: Status::Queued,
                     attempt: Attempt(0),
                     grant_no: None,
+                    worker: None,
                     demand: None,
                     cancel_requested: false,
                 }
@@ -111,6 +112,8 @@ pub(crate) fn grant(id: ExecutionId) -> Update {
         status: Some(Status::Requested),
         attempt: Attempt(1),
         grant_no: Some(1),
+        worker: None,
+        started: None,
         cancel_requested: false,
         put_back: None,
     }
@@ -125,6 +128,7 @@ pub(crate) fn end(id: ExecutionId) -> End {
             stdout: Some("hello\n".to_owned()),
             ..Outcome::succeeded(None)
         }),
+        ran: Some(Duration::from_millis(20)),
     }
 }
 

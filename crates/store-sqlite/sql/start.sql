@@ -1,0 +1,8 @@
+-- What its worker says to have started, since when it says so: only the attempt that holds the slot, and
+-- once. A slot that is kept is held by no attempt.
+UPDATE execution_active AS a
+   SET status = 'running', started_at = s.started_at
+  FROM (SELECT value ->> 'id' AS id, value ->> 'attempt' AS attempt,
+               value ->> 'started_at' AS started_at
+          FROM jsonb_each(?1)) AS s
+ WHERE a.id = s.id AND a.attempt = s.attempt AND a.status = 'requested' AND a.kept_until IS NULL

@@ -1,0 +1,5 @@
+-- A grant names its worker: `execution_active.worker` is written with it, and not by whoever takes it first.
+-- What was granted before has none until its owner grants it anew.
+--
+-- A worker that takes nothing more says so, so that nothing more is granted to it.
+ALTER TABLE attune.worker_lease ADD COLUMN draining boolean NOT NULL DEFAULT false;
