@@ -73,7 +73,7 @@ pub struct Verdict {
     pub limit_violations: u64,
     /// Starts that broke the order.
     pub order_violations: u64,
-    /// Starts of an attempt that had started before: the claim must make that impossible.
+    /// Starts of an attempt that had started before: a grant is begun by one worker, once.
     pub double_starts: u64,
     /// Runs without an end that no later attempt of their execution explains.
     pub unended: u64,

@@ -1,6 +1,7 @@
 //! The records in a form that can be judged: small, because a history has millions.
 
 mod runs;
+mod submitted;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -19,6 +20,7 @@ use super::policies::Policies;
 use super::processes::Processes;
 use super::rates::Rates;
 use super::request::Request;
+use super::starts::Starts;
 use super::witnesses::Witnesses;
 use super::{Promise, Violation, violation};
 use attune_record::{FaultPhase, Record};
@@ -48,13 +50,16 @@ pub(super) struct Execution {
     pub(super) leaves: bool,
 }
 
-/// A slot that was granted: the number of the grant, and the limits and the order then.
+/// A slot that was granted: the number of the grant, the limits and the order then, and to whom.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Grant {
     pub(super) grant_no: i64,
     pub(super) bounds: Bounds,
     pub(super) order: OrderRule,
+    /// Who may begin the attempt.
+    pub(super) worker: Option<WorkerId>,
     pub(super) t_ns: i64,
+    pub(super) record: u32,
 }
 
 /// Who saw a run.
@@ -95,11 +100,11 @@ pub(super) struct Facts {
     pub(super) policies: Policies,
     pub(super) inheriting: Inheriting,
     pub(super) rates: Rates,
+    pub(super) starts: Starts,
     /// The partition of each action.
     partitions: HashMap<ActionId, PartitionId>,
     /// Executions that went down with their worker.
     pub(super) taken_down: HashMap<ExecutionId, Vec<i64>>,
-    claims: HashMap<Key, (WorkerId, u32)>,
     epochs: BTreeMap<PartitionId, BTreeSet<Epoch>>,
     pub(super) faults: u64,
     pub(super) fence_rejections: u64,
@@ -127,6 +132,23 @@ impl Facts {
         let epoch = id.seq().epoch();
         let epochs = self.epochs.get(&id.partition());
         epochs.is_none_or(|epochs| epochs.last() != Some(&epoch))
+    }
+
+    /// Whether all that the owners of an execution decided is recorded: each of them, since it was accepted, has
+    /// recorded that it was one no longer.
+    pub(super) fn knows_all_decisions(&self, id: ExecutionId) -> bool {
+        let first = id.seq().epoch();
+        let Some(epochs) = self.epochs.get(&id.partition()) else {
+            return false;
+        };
+        let mut next = first.0;
+        for epoch in epochs.range(first..) {
+            if epoch.0 != next || !self.processes.gave_up(id.partition(), *epoch) {
+                return false;
+            }
+            next += 1;
+        }
+        next > first.0
     }
 
     pub(super) fn execution(&self, id: ExecutionId) -> Option<&Execution> {
@@ -231,6 +253,8 @@ impl Facts {
         self.inheriting.add(record);
         let broken = self.witnesses.add(number, record);
         self.violations.extend(broken);
+        let broken = self.starts.add(number, record);
+        self.violations.extend(broken);
         match record {
             Record::Answered { .. }
             | Record::SubmitInvoke { .. }
@@ -246,81 +270,9 @@ impl Facts {
             | Record::End { .. }
             | Record::ProgramStart { .. }
             | Record::ProgramEnd { .. }
-            | Record::ProcessExit { .. }
-            | Record::Claimed { .. } => self.add_run(number, record),
+            | Record::ProcessExit { .. } => self.add_run(number, record),
             _ => self.add_decision(number, record),
         }
-    }
-
-    fn add_submission(&mut self, number: u32, record: &Record) {
-        match record {
-            Record::SubmitInvoke {
-                request_id,
-                action_ref,
-                priority,
-                delayed,
-                requested_by,
-                t_ns,
-            } => {
-                let user = requested_by.as_deref().map(|name| self.intern(name));
-                let action_ref = self.intern(action_ref);
-                let request = self.requests.entry(*request_id).or_default();
-                request.invokes += 1;
-                request.last_invoked = request.last_invoked.max(Some(*t_ns));
-                let queue = (action_ref, *priority);
-                request.differs |= request.queue.is_some_and(|first| first != queue)
-                    || (request.invokes > 1 && request.user != user)
-                    || (request.invokes > 1 && request.delayed != *delayed);
-                request.delayed = *delayed;
-                request.queue = Some(queue);
-                request.user = user;
-                let first = request.invoked.get_or_insert((*t_ns, number));
-                *first = (*first).min((*t_ns, number));
-            }
-            Record::SubmitOk {
-                request_id,
-                execution_id,
-                t_ns,
-            } => {
-                self.tell(*request_id, *execution_id, *t_ns, number);
-                self.requests.entry(*request_id).or_default().oks += 1;
-            }
-            Record::Answered {
-                request_id,
-                http_status,
-                execution_id,
-                code,
-                t_ns,
-            } => {
-                if let Some(execution_id) = execution_id {
-                    self.answers += 1;
-                    self.tell(*request_id, *execution_id, *t_ns, number);
-                }
-                let request = self.requests.entry(*request_id).or_default();
-                request.answered((*t_ns, number), *http_status, code.as_deref());
-            }
-            Record::SubmitInfo { request_id, t_ns } => {
-                let request = self.requests.entry(*request_id).or_default();
-                request.infos += 1;
-                request.last_given_up = request.last_given_up.max(Some(*t_ns));
-            }
-            Record::SubmitFail { request_id, .. } => {
-                let request = self.requests.entry(*request_id).or_default();
-                request.fails += 1;
-                request.failed = Some(number);
-            }
-            _ => {}
-        }
-    }
-
-    /// A request is known to be accepted.
-    fn tell(&mut self, request_id: RequestId, id: ExecutionId, t_ns: i64, record: u32) {
-        self.became(request_id, id, record);
-        let request = self.requests.entry(request_id).or_default();
-        let first = request.ok.get_or_insert((t_ns, record));
-        *first = (*first).min((t_ns, record));
-        let execution = self.executions.entry(id).or_default();
-        execution.told.get_or_insert(record);
     }
 
     fn add_event(&mut self, record: &Record) {
@@ -411,6 +363,7 @@ impl Facts {
                 demands,
                 weights,
                 at,
+                worker,
                 epoch,
                 t_ns,
                 ..
@@ -426,7 +379,9 @@ impl Facts {
                     grant_no: *grant_no,
                     bounds,
                     order: *order,
+                    worker: *worker,
                     t_ns: *t_ns,
+                    record: number,
                 };
                 self.grants.insert(key, grant);
                 if let Some(weights) = weights {

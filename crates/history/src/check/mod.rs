@@ -12,7 +12,7 @@
 //! themselves), `outcomes` (I4 and I5 as the store has it), `witnesses` (I5 and I7 as listeners
 //! and the stats persister saw it), `times` (I4: how long things took), `asked` (I1, I2, I3 by
 //! what clients and the API said), `pauses` (I2: what operators hold), `rates` (I8), `operations` (I11), `policies` and `documents` (I12),
-//! `rounds` (I6: owners that do nothing).
+//! `rounds` (I6: owners that do nothing), `starts` (I5: who begins what).
 
 mod asked;
 mod decision;
@@ -31,6 +31,7 @@ mod random;
 mod rates;
 mod request;
 mod rounds;
+mod starts;
 mod submissions;
 #[cfg(test)]
 mod tests;
@@ -55,6 +56,8 @@ mod tests_retries;
 #[cfg(test)]
 mod tests_shares;
 #[cfg(test)]
+mod tests_starts;
+#[cfg(test)]
 mod tests_waits;
 #[cfg(test)]
 mod tests_witnesses;
@@ -62,6 +65,8 @@ mod times;
 mod witnesses;
 #[cfg(test)]
 mod world;
+#[cfg(test)]
+mod world_workers;
 
 use std::collections::BTreeMap;
 
@@ -159,6 +164,8 @@ pub struct Judged {
     pub rates: u64,
     /// Grants held against the turns of others who waited.
     pub shares: u64,
+    /// Attempts that began, held against who was to begin them.
+    pub starts: u64,
 }
 
 /// What a history shows.
@@ -274,6 +281,7 @@ impl Checker {
         };
         submissions::judge(&facts, rows.as_deref(), &mut judged, &mut broken);
         witnesses::judge(&facts, &mut judged, &mut broken);
+        starts::judge(&facts, &mut judged, &mut broken);
         asked::judge(&facts, rows.as_deref(), &mut judged, &mut broken);
         pauses::judge(&facts, &mut judged, &mut broken);
         operations::judge(&facts, &mut judged, &mut broken);

@@ -39,12 +39,13 @@ pub(super) struct Tenure {
     pub(super) sure_until: i64,
 }
 
+/// An attempt that is with a worker: it was granted to it, or the worker has taken it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Claim {
+pub(super) struct Charge {
     pub(super) key: Key,
     worker: WorkerId,
-    pid: Option<u32>,
-    pub(super) t_ns: i64,
+    is_taken: bool,
+    t_ns: i64,
     pub(super) record: u32,
 }
 
@@ -62,7 +63,9 @@ pub(super) struct Processes {
     last_seen: HashMap<(PartitionId, Epoch), i64>,
     /// The last epoch in which an attempt is known to have been given its slot, or to hold it.
     holding: HashMap<Key, Epoch>,
-    claims: HashMap<Key, Claim>,
+    charges: HashMap<Key, Charge>,
+    /// The processes of workers, and when each of these is first seen to have taken anything.
+    workers: HashMap<WorkerId, (u32, i64)>,
     lost: HashMap<WorkerId, i64>,
     faults: BTreeMap<(String, String), Vec<(i64, FaultPhase)>>,
 }
@@ -108,21 +111,24 @@ impl Processes {
                 limits.worker_ttl = limits.worker_ttl.max(nanos(*worker_ttl_ms));
                 limits.worker_grace = limits.worker_grace.max(nanos(*worker_grace_ms));
             }
-            Record::Claimed {
+            Record::Taken {
                 execution_id,
                 attempt,
                 worker,
                 pid,
                 t_ns,
             } => {
-                let key = (*execution_id, *attempt);
-                self.claims.entry(key).or_insert(Claim {
-                    key,
+                self.charge(Charge {
+                    key: (*execution_id, *attempt),
                     worker: *worker,
-                    pid: *pid,
+                    is_taken: true,
                     t_ns: *t_ns,
                     record: number,
                 });
+                if let Some(pid) = pid {
+                    let (_, first) = self.workers.entry(*worker).or_insert((*pid, *t_ns));
+                    *first = (*first).min(*t_ns);
+                }
             }
             Record::WorkerLost { worker, t_ns } => {
                 let first = self.lost.entry(*worker).or_insert(*t_ns);
@@ -137,11 +143,36 @@ impl Processes {
                 let fault = self.faults.entry((name.clone(), target.clone()));
                 fault.or_default().push((*t_ns, *phase));
             }
-            _ => self.add_of_owner(record),
+            _ => self.add_of_owner(number, record),
         }
     }
 
-    fn add_of_owner(&mut self, record: &Record) {
+    /// Whoever took an attempt first has it, whatever the grant says.
+    fn charge(&mut self, charge: Charge) {
+        let known = self.charges.entry(charge.key).or_insert(charge);
+        let place = |charge: &Charge| (!charge.is_taken, charge.t_ns);
+        if place(&charge) < place(known) {
+            *known = charge;
+        }
+    }
+
+    fn add_of_owner(&mut self, number: u32, record: &Record) {
+        if let Record::Granted {
+            execution_id,
+            attempt,
+            worker: Some(worker),
+            t_ns,
+            ..
+        } = record
+        {
+            self.charge(Charge {
+                key: (*execution_id, *attempt),
+                worker: *worker,
+                is_taken: false,
+                t_ns: *t_ns,
+                record: number,
+            });
+        }
         match record {
             Record::Acquired {
                 partition,
@@ -232,20 +263,18 @@ impl Processes {
             && self.lives_of(role).all(|(_, life)| life.ended.is_some())
     }
 
-    /// Whether the worker that claimed an attempt has ended well.
+    /// Whether the worker that an attempt is with has ended well.
     pub(super) fn worker_ended_well(&self, key: Key) -> bool {
-        let Some(Claim {
-            pid: Some(pid),
-            t_ns,
-            ..
-        }) = self.claims.get(&key)
-        else {
+        let Some(charge) = self.charges.get(&key) else {
+            return false;
+        };
+        let Some((pid, _)) = self.workers.get(&charge.worker) else {
             return false;
         };
         let mut lives = self.lives_of("worker").filter(|(of, _)| of == pid);
         lives.any(|(_, life)| {
-            life.began.is_some_and(|began| began <= *t_ns)
-                && life.ended.is_some_and(|ended| ended >= *t_ns)
+            life.began.is_some_and(|began| began <= charge.t_ns)
+                && life.ended.is_some_and(|ended| ended >= charge.t_ns)
         })
     }
 
@@ -261,20 +290,28 @@ impl Processes {
         times.filter(|t| *t >= from).min()
     }
 
-    /// Claims of attempts whose worker died, and when; by attempt.
-    pub(super) fn orphans(&self) -> Vec<(Claim, i64)> {
-        let mut orphans: Vec<(Claim, i64)> = self
-            .claims
+    /// Attempts whose worker died, and when, or when they came to it where that was later; by attempt.
+    pub(super) fn orphans(&self) -> Vec<(Charge, i64)> {
+        let mut orphans: Vec<(Charge, i64)> = self
+            .charges
             .values()
-            .filter_map(|claim| {
-                let exit = claim.pid.and_then(|pid| self.exit(pid, claim.t_ns));
-                let lost = self.lost.get(&claim.worker).copied();
+            .filter_map(|charge| {
+                let exit = self.exit_of(charge);
+                let lost = self.lost.get(&charge.worker).copied();
                 let death = [exit, lost].into_iter().flatten().min()?;
-                Some((*claim, death.max(claim.t_ns)))
+                Some((*charge, death.max(charge.t_ns)))
             })
             .collect();
-        orphans.sort_unstable_by_key(|(claim, _)| claim.key);
+        orphans.sort_unstable_by_key(|(charge, _)| charge.key);
         orphans
+    }
+
+    /// The end of the process of the worker that an attempt is with. What it has taken is with it before that;
+    /// what was granted to it may have been so afterwards.
+    fn exit_of(&self, charge: &Charge) -> Option<i64> {
+        let (pid, first) = *self.workers.get(&charge.worker)?;
+        let from = if charge.is_taken { charge.t_ns } else { first };
+        self.exit(pid, from)
     }
 
     /// The time of owning in which an attempt was last known to hold its slot.

@@ -11,7 +11,7 @@
 //! were not delayed start in the order of their ids. Later attempts are left out: their place
 //! was taken from them for a while.
 //!
-//! *I5.* No attempt starts twice.
+//! *I5.* No attempt starts twice, as its programs say or as its worker does.
 //!
 //! *The end of a run* is what the program wrote last; of one that was killed, the end of its
 //! process as somebody saw it, or of its worker's run; if nobody saw it, the moment at which the
@@ -65,17 +65,11 @@ pub(super) fn judge(facts: &Facts, broken: &mut Vec<Violation>) -> Judged {
         let by_program = marks
             .iter()
             .any(|mark| !mark.is_end && mark.seen != Seen::Worker);
+        judge_twice(marks, broken);
         let starts = marks
             .iter()
             .filter(|mark| !mark.is_end && (mark.seen != Seen::Worker) == by_program);
-        let mut first: Option<&Mark> = None;
         for start in starts {
-            if let Some(first) = first {
-                let (id, attempt) = start.key;
-                let what = format!("attempt {attempt} of execution {id} started twice");
-                broken.push(violation(Promise::I5, what, [first.record, start.record]));
-            }
-            first = first.or(Some(start));
             judged.judged += 1;
             let end = end_of(facts, start, marks);
             judged.unended += u64::from(end.is_none());
@@ -109,6 +103,21 @@ pub(super) fn judge(facts: &Facts, broken: &mut Vec<Violation>) -> Judged {
         }
     }
     judged
+}
+
+/// Whether an attempt started once. `marks` are all that there are of it.
+fn judge_twice(marks: &[&Mark], broken: &mut Vec<Violation>) {
+    for by_worker in [false, true] {
+        let mut starts = marks
+            .iter()
+            .filter(|mark| !mark.is_end && (mark.seen == Seen::Worker) == by_worker);
+        let Some(first) = starts.next() else { continue };
+        for again in starts {
+            let (id, attempt) = again.key;
+            let what = format!("attempt {attempt} of execution {id} started twice");
+            broken.push(violation(Promise::I5, what, [first.record, again.record]));
+        }
+    }
 }
 
 /// The action of each ref, as far as executions of both are known.

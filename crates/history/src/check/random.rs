@@ -1,10 +1,11 @@
 //! Random histories: good ones are never accused, broken ones are.
 
-use attune_core::{Epoch, OrderRule, Priority, RequestId, Seq, Status};
+use attune_core::{Epoch, OrderRule, Priority, RequestId, Seq, Status, WorkerId};
 use proptest::prelude::{Strategy, any, prop, prop_assert, prop_assert_eq, proptest};
 use proptest::test_runner::TestCaseError;
 use uuid::Uuid;
 
+use super::facts::Key;
 use super::tests::findings;
 use super::world::{SECOND, World};
 use super::*;
@@ -12,7 +13,7 @@ use attune_record::FaultPhase;
 
 /// What happens in a random history.
 fn steps() -> impl Strategy<Value = Vec<(u8, u8)>> {
-    prop::collection::vec((0..17_u8, any::<u8>()), 10..60)
+    prop::collection::vec((0..18_u8, any::<u8>()), 10..60)
 }
 
 /// With steps about as long as a few of the other things that happen.
@@ -54,6 +55,7 @@ fn random(limit: u32, steps: &[(u8, u8)]) -> World {
                 world.fault(FaultPhase::End);
             }
             (16, ..) => world.set_order(order(*pick)),
+            (17, ..) => world.returning = u32::from(*pick % 3) + 1,
             _ => {}
         }
     }
@@ -71,7 +73,7 @@ fn is_of(role: u8, record: &Record) -> bool {
         Record::Answered { .. } => name == "api",
         Record::Forwarded { .. } | Record::DeadLettered { .. } => name == "completion-listener",
         Record::StatsWritten { .. } => name == "stats",
-        Record::Claimed { .. } | Record::End { .. } => name == "worker",
+        Record::Taken { .. } | Record::End { .. } => name == "worker",
         _ => false,
     }
 }
@@ -250,6 +252,7 @@ fn mutate(world: &mut World, kind: u8, pick: u16) -> Option<Promise> {
                 .any(|record| matches!(record, Record::Accepted { execution_id, .. } if *execution_id == id))
                 .then_some(Promise::I3)
         }
+        14..=18 => break_a_start(world, kind, usize::from(pick)),
         11 => {
             world.rows.get_mut(&row)?.request_id = Some(RequestId(Uuid::nil()));
             Some(Promise::I1)
@@ -262,6 +265,78 @@ fn mutate(world: &mut World, kind: u8, pick: u16) -> Option<Promise> {
             Some(Promise::I1)
         }
     }
+}
+
+/// Somebody begins what it may not, or began what is said not to have begun.
+fn break_a_start(world: &mut World, kind: u8, pick: usize) -> Option<Promise> {
+    let is_known = |key: &Key| key.0.seq().epoch() == Epoch(world.epoch);
+    let taken = world.records.iter().enumerate();
+    let taken = taken.filter_map(|(place, record)| match record {
+        Record::Taken {
+            execution_id,
+            attempt,
+            ..
+        } => Some((place, (*execution_id, *attempt))),
+        _ => None,
+    });
+    // That a grant is missing shows only where no owner was killed since the acceptance.
+    let mut taken: Vec<_> = taken
+        .filter(|(_, key)| kind != 18 || is_known(key))
+        .collect();
+    if kind == 16 {
+        taken.retain(|(_, key)| revoked(world, *key).is_some());
+    }
+    let (place, key) = *taken.get(pick % taken.len().max(1))?;
+    let of = |record: &Record| match record {
+        Record::Granted {
+            execution_id,
+            attempt,
+            ..
+        } => (*execution_id, *attempt) == key,
+        _ => false,
+    };
+    let grant = world.records.iter().position(of)?;
+    match kind {
+        14 => {
+            if let Record::Granted { worker, .. } = &mut world.records[grant] {
+                *worker = Some(WorkerId(Uuid::from_u128(1)));
+            }
+        }
+        15 => {
+            let again = world.records[place].clone();
+            world.records.push(again);
+        }
+        16 => {
+            let revoked = revoked(world, key)?;
+            if let Record::Revoked { never_begun, .. } = &mut world.records[revoked] {
+                *never_begun = true;
+            }
+        }
+        17 => {
+            if let (Record::Granted { t_ns: at, .. }, Record::Taken { t_ns, .. }) =
+                (world.records[grant].clone(), &mut world.records[place])
+            {
+                *t_ns = at - 1;
+            }
+        }
+        _ => {
+            world.records.remove(grant);
+        }
+    }
+    Some(Promise::I5)
+}
+
+/// Where a slot was taken back from an attempt.
+fn revoked(world: &World, key: Key) -> Option<usize> {
+    let of = |record: &Record| match record {
+        Record::Revoked {
+            execution_id,
+            attempt,
+            ..
+        } => (*execution_id, *attempt) == key,
+        _ => false,
+    };
+    world.records.iter().position(of)
 }
 
 proptest! {
@@ -302,7 +377,7 @@ proptest! {
     }
 
     #[test]
-    fn one_thing_broken_is_noticed(limit in 1..4_u32, steps in steps(), kind in 0..14_u8, pick in any::<u16>()) {
+    fn one_thing_broken_is_noticed(limit in 1..4_u32, steps in steps(), kind in 0..19_u8, pick in any::<u16>()) {
         let mut world = random(limit, &steps);
         let Some(promise) = mutate(&mut world, kind, pick) else {
             return Err(TestCaseError::reject("nothing to break"));

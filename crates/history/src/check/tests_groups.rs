@@ -103,7 +103,7 @@ fn overtaken() -> World {
             | Record::Ended { execution_id, .. }
             | Record::Start { execution_id, .. }
             | Record::End { execution_id, .. }
-            | Record::Claimed { execution_id, .. }
+            | Record::Taken { execution_id, .. }
             | Record::ProgramStart { execution_id, .. }
             | Record::ProgramEnd { execution_id, .. } => execution_id,
             _ => continue,

@@ -220,7 +220,7 @@ fn granted_after(nanos: i64, in_the_middle: impl FnOnce(&mut World)) -> World {
         *record = record.clone().committed(100, now);
         match record {
             Record::Granted { epoch, .. } | Record::Totals { epoch, .. } => *epoch = last.unwrap(),
-            Record::Claimed { t_ns, .. }
+            Record::Taken { t_ns, .. }
             | Record::ProgramStart { t_ns, .. }
             | Record::Answered { t_ns, .. }
             | Record::SubmitOk { t_ns, .. } => *t_ns = now,

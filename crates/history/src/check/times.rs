@@ -1,8 +1,8 @@
 //! How long slots and partitions stay with those who are gone (I4).
 //!
 //! *Slots of dead workers.* A worker dies when it records that its lease is lost, or when somebody
-//! saw the end of its process. The attempts that it had claimed are revoked or ended within its
-//! lease, the grace and [`SLACK`]. This is judged only over such a time in which nothing else went
+//! saw the end of its process. The attempts that were granted to it, or that it has taken, are revoked
+//! or ended within its lease, the grace and [`SLACK`]. This is judged only over such a time in which nothing else went
 //! wrong: no fault was under way and the partition had one owner, who surely lived, all along. A
 //! death in the midst of faults so counts from the first calm moment after it.
 //!
@@ -59,13 +59,13 @@ fn judge_slots(
         let lease = limits.worker_ttl.saturating_add(limits.worker_grace);
         lease.saturating_add(SLACK)
     });
-    for (claim, death) in facts.processes.orphans() {
-        let released = facts.released.get(&claim.key).copied();
+    for (charge, death) in facts.processes.orphans() {
+        let released = facts.released.get(&charge.key).copied();
         if released.is_some_and(|t| t <= death) {
             continue;
         }
         freed.extend(released.map(|t| t - death));
-        let tenure = facts.processes.tenure_of(claim.key);
+        let tenure = facts.processes.tenure_of(charge.key);
         let Some((bound, tenure)) = bound.zip(tenure) else {
             continue;
         };
@@ -74,12 +74,12 @@ fn judge_slots(
         };
         judged.deaths += 1;
         if released.is_none_or(|t| t > due) {
-            let (id, attempt): Key = claim.key;
+            let (id, attempt): Key = charge.key;
             let what = format!(
                 "attempt {attempt} of execution {id} held its slot {:.1} s after its worker died",
                 seconds(due - death)
             );
-            broken.push(violation(Promise::I4, what, [claim.record]));
+            broken.push(violation(Promise::I4, what, [charge.record]));
         }
     }
     freed

@@ -4,7 +4,7 @@
 //! an owner records that an attempt ended, and was tried again or not, in a way that only a worker can know (it succeeded,
 //! failed, or ran too long), a completion that says so was handed over, or its worker recorded
 //! such an end of the run. When neither is recorded, that is judged only where the record cannot
-//! be lost: every listener has ended well, or the worker that claimed the attempt has.
+//! be lost: every listener has ended well, or the worker that the attempt is with has.
 //!
 //! *I7.* Of the snapshots of a queue that were written, none counts less than one before it, in
 //! the order of their versions. Each says what the owner of its epoch recorded of the queue after

@@ -3,8 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use attune_core::{
-    ActionId, Attempt, Epoch, ExecutionId, OrderRule, PartitionId, Priority, RequestId, Seq,
-    Status, WorkerId,
+    ActionId, Attempt, Epoch, ExecutionId, OrderRule, PartitionId, Priority, RequestId, Seq, Status,
 };
 use uuid::Uuid;
 
@@ -39,7 +38,9 @@ pub(super) struct World {
     /// The end of one run and the start of another that waited for it, as places in `records`.
     pub(super) handoffs: Vec<(usize, usize)>,
     /// How many workers were killed.
-    lost_workers: u32,
+    pub(super) lost_workers: u32,
+    /// How many of those granted next are given back before they begin.
+    pub(super) returning: u32,
     snapshots: u32,
     pub(super) epoch: i64,
     pub(super) next: u32,
@@ -66,6 +67,7 @@ impl World {
             holders: BTreeMap::new(),
             handoffs: Vec::new(),
             lost_workers: 0,
+            returning: 0,
             snapshots: 0,
             epoch: 0,
             next: 0,
@@ -91,7 +93,7 @@ impl World {
         world
     }
 
-    fn phase(&mut self, role: &str, pid: u32, phase: ProcessPhase) {
+    pub(super) fn phase(&mut self, role: &str, pid: u32, phase: ProcessPhase) {
         let role = role.to_owned();
         self.push(|t_ns| Record::Process {
             role,
@@ -101,7 +103,7 @@ impl World {
         });
     }
 
-    fn worker_pid(&self) -> u32 {
+    pub(super) fn worker_pid(&self) -> u32 {
         1000 + self.lost_workers
     }
 
@@ -109,7 +111,7 @@ impl World {
         10_000 + u32::try_from(self.epoch).unwrap()
     }
 
-    fn exit(&mut self, pid: u32) -> usize {
+    pub(super) fn exit(&mut self, pid: u32) -> usize {
         self.push(|t_ns| Record::ProcessExit {
             pid,
             executions: Vec::new(),
@@ -315,6 +317,7 @@ impl World {
             self.holders.insert(id, attempt);
             self.grants += 1;
             let (limit, order, grant_no) = (Some(self.limit), self.order, self.grants);
+            let worker = Some(self.worker());
             self.decide(|epoch| Record::Granted {
                 execution_id: id,
                 action_id: ACTION,
@@ -328,6 +331,7 @@ impl World {
                 interval_ms: None,
                 weights: None,
                 at: None,
+                worker,
                 epoch,
                 round: 0,
                 t_ns: 0,
@@ -336,7 +340,13 @@ impl World {
         }
         self.totals();
         for id in granted {
-            self.claim(id);
+            if self.returning > 0 {
+                self.returning -= 1;
+                self.give_back(id);
+                self.serve(None);
+                continue;
+            }
+            self.take(id);
             let start = self.program(id, false);
             if let Some(end) = freed.filter(|_| was_full) {
                 self.handoffs.push((end, start));
@@ -351,18 +361,7 @@ impl World {
         self.waiting.iter().min_by_key(|place| key(place)).copied()
     }
 
-    fn claim(&mut self, execution_id: ExecutionId) {
-        let (attempt, pid) = (self.holders[&execution_id], self.worker_pid());
-        self.push(|t_ns| Record::Claimed {
-            execution_id,
-            attempt,
-            worker: WorkerId(Uuid::from_u128(pid.into())),
-            pid: Some(pid),
-            t_ns,
-        });
-    }
-
-    fn pid(id: ExecutionId) -> u32 {
+    pub(super) fn pid(id: ExecutionId) -> u32 {
         let n = (id.0 >> 8 & 0xffff) + id.seq().epoch().0 * 0x1_0000;
         u32::try_from(n).unwrap()
     }
@@ -423,77 +422,11 @@ impl World {
         self.serve(Some(end));
     }
 
-    /// A worker tells that a run is over, a listener hands that over.
-    fn report(&mut self, execution_id: ExecutionId, status: Status) {
-        let attempt = self.holders[&execution_id];
-        self.push(|t_ns| Record::End {
-            execution_id,
-            attempt,
-            action_id: ACTION,
-            status: Some(status),
-            t_ns,
-        });
-        self.push(|t_ns| Record::Forwarded {
-            execution_id,
-            attempt,
-            status,
-            t_ns,
-        });
-    }
-
     /// Somebody takes one that waits out.
     pub(super) fn cancel(&mut self, id: ExecutionId) {
         self.waiting.retain(|(_, waiting)| *waiting != id);
         self.end(id, Status::Cancelled);
         self.serve(None);
-    }
-
-    /// The worker is killed, and its programs with it. So long after, another has come and their
-    /// executions wait again at their places.
-    pub(super) fn kill_worker(&mut self, after: i64) {
-        self.kill_worker_under(&[after]);
-    }
-
-    /// The same, with another owner after each of these times but the last.
-    pub(super) fn kill_worker_under(&mut self, times: &[i64]) {
-        self.exit(self.worker_pid());
-        self.lost_workers += 1;
-        let ids: Vec<ExecutionId> = self.holders.keys().copied().collect();
-        let exits: Vec<usize> = ids.iter().map(|id| self.exit(Self::pid(*id))).collect();
-        for (number, time) in times.iter().enumerate() {
-            if number > 0 {
-                self.takeover();
-            }
-            self.wait(*time);
-        }
-        self.phase("worker", self.worker_pid(), ProcessPhase::Began);
-        for id in &ids {
-            self.revoke(*id);
-        }
-        self.serve(exits.last().copied());
-    }
-
-    /// A program is killed; the execution waits again at its place.
-    pub(super) fn lose(&mut self, id: ExecutionId) {
-        let exit = self.exit(Self::pid(id));
-        self.revoke(id);
-        self.serve(Some(exit));
-    }
-
-    fn revoke(&mut self, id: ExecutionId) {
-        let attempt = self.holders.remove(&id).unwrap();
-        self.waiting.insert((self.accepted[&id].0, id));
-        self.rows.get_mut(&id).unwrap().status = Status::Queued;
-        self.round += 1;
-        self.decide(|epoch| Record::Revoked {
-            execution_id: id,
-            action_id: ACTION,
-            attempt,
-            retried: None,
-            epoch,
-            round: 0,
-            t_ns: 0,
-        });
     }
 
     /// A completion comes a second time.

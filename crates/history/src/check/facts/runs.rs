@@ -55,22 +55,6 @@ impl Facts {
                     self.taken_down.entry(*id).or_default().push(*t_ns);
                 }
             }
-            Record::Claimed {
-                execution_id,
-                attempt,
-                worker,
-                ..
-            } => {
-                let key = (*execution_id, *attempt);
-                let (first, at) = *self.claims.entry(key).or_insert((*worker, number));
-                if first != *worker {
-                    let what = format!(
-                        "attempt {attempt} of execution {execution_id} was claimed by two workers"
-                    );
-                    self.violations
-                        .push(violation(Promise::I5, what, [at, number]));
-                }
-            }
             _ => {}
         }
     }
