@@ -7,6 +7,18 @@
 /// A classic bug.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bug {
+    /// A worker takes what it is told whatever its number.
+    AnySection,
+    /// A worker begins what comes while something of the same action is on its way back.
+    BesideReturned,
+    /// A worker forgets what it holds once the end was reported.
+    EntryForgotten,
+    /// A worker takes what an owner of an earlier epoch says.
+    OldSection,
+    /// A worker says once what it gives back.
+    ReturnOnce,
+    /// An owner does not compare when something was lost.
+    NoSync,
     /// Commands are acknowledged before they are stored.
     AckFirst,
     /// A database call is dropped in the middle.
@@ -35,8 +47,6 @@ pub enum Bug {
     MeterInMemory,
     /// Priority goes before age, whatever the action says.
     NoAgeing,
-    /// A worker is told that it has won whatever it claims.
-    NoClaim,
     /// An owner that was overtaken still writes.
     NoFence,
     /// A queue that waits for its rate is looked at every ten seconds, and not when there is room again.
@@ -79,7 +89,13 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 34] = [
+    pub const ALL: [Self; 39] = [
+        Self::AnySection,
+        Self::BesideReturned,
+        Self::EntryForgotten,
+        Self::OldSection,
+        Self::ReturnOnce,
+        Self::NoSync,
         Self::AckFirst,
         Self::CancelDb,
         Self::ClockStaysAhead,
@@ -94,7 +110,6 @@ impl Bug {
         Self::KeptForgotten,
         Self::MeterInMemory,
         Self::NoAgeing,
-        Self::NoClaim,
         Self::NoFence,
         Self::NoWake,
         Self::PageTwice,
@@ -119,6 +134,12 @@ impl Bug {
     /// Its name in `scripts/plants` and in `ATTUNE_PLANT`.
     pub fn name(self) -> &'static str {
         match self {
+            Self::AnySection => "any-section",
+            Self::BesideReturned => "beside-returned",
+            Self::EntryForgotten => "entry-forgotten",
+            Self::OldSection => "old-section",
+            Self::ReturnOnce => "return-once",
+            Self::NoSync => "no-sync",
             Self::AckFirst => "ack-first",
             Self::CancelDb => "cancel-db",
             Self::ClockStaysAhead => "clock-stays-ahead",
@@ -133,7 +154,6 @@ impl Bug {
             Self::KeptForgotten => "kept-forgotten",
             Self::MeterInMemory => "meter-in-memory",
             Self::NoAgeing => "no-ageing",
-            Self::NoClaim => "no-claim",
             Self::NoFence => "no-fence",
             Self::NoWake => "no-wake",
             Self::PageTwice => "page-twice",

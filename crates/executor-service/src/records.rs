@@ -66,7 +66,9 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
             pid: None,
             t_ns,
         },
-        Fact::Paused { .. } | Fact::Refused { .. } | Fact::Asked { .. } => return None,
+        Fact::Line { .. } | Fact::Paused { .. } | Fact::Refused { .. } | Fact::Asked { .. } => {
+            return None;
+        }
         Fact::Lost => Record::Lost {
             partition,
             epoch,

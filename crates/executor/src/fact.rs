@@ -199,6 +199,14 @@ pub enum Fact {
         /// Which attempt.
         attempt: Attempt,
     },
+    /// An action stands in line for a worker of its pool from now on, and nothing is granted to it; or it has its
+    /// turn.
+    Line {
+        /// Which action.
+        action_id: ActionId,
+        /// Whether it stands there.
+        stands: bool,
+    },
     /// Operators hold a queue in another way from now on.
     Paused {
         /// Which action.

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use attune_core::{ActionId, Attempt, ExecutionId, RequestId, Submission};
+use attune_core::{ExecutionId, RequestId, Submission};
 use attune_executor::partition::{Completion, ForceRelease, OnReject};
 
 use crate::plan::Time;
@@ -26,8 +26,6 @@ pub(crate) enum Name {
     Firings,
     /// Completions, for all relays that take them.
     Completed,
-    /// What the workers of a pool shall run.
-    Requested(usize),
 }
 
 /// A message.
@@ -53,8 +51,6 @@ pub(crate) enum Body {
     Completed(Arc<Completion>),
     /// What goes through a relay, as it is on the wire.
     Wire(Arc<Wire>),
-    /// Run this.
-    Request(ExecutionId, Attempt, ActionId),
 }
 
 /// A submission on its way.
@@ -164,7 +160,7 @@ impl Bus {
                 let times = queue.returned.entry(*place).or_default();
                 *times += 1;
                 self.most_returned = self.most_returned.max(*times);
-                let is_dead = *times > DELIVERY_LIMIT && !matches!(name, Name::Requested(_));
+                let is_dead = *times > DELIVERY_LIMIT;
                 if is_dead {
                     self.dead.push((*name, body.clone()));
                 }
@@ -234,8 +230,7 @@ impl Bus {
             return sent;
         };
         while !queue.ready.is_empty() {
-            let shared = matches!(name, Name::Requested(_)) || is_shared(name);
-            let candidates: Vec<usize> = if shared {
+            let candidates: Vec<usize> = if is_shared(name) {
                 (0..queue.consumers.len())
                     .filter(|n| queue.consumers[*n].unacked.len() < queue.consumers[*n].prefetch)
                     .collect()
@@ -278,14 +273,6 @@ impl Bus {
     pub(crate) fn rewrite(&mut self, name: Name, change: impl Fn(&mut Body)) {
         let queue = self.queues.entry(name).or_default();
         queue.ready.iter_mut().for_each(|(_, body)| change(body));
-    }
-
-    /// How many messages a queue has.
-    pub(crate) fn len(&self, name: Name) -> usize {
-        self.queues.get(&name).map_or(0, |queue| {
-            let unacked = queue.consumers.iter().map(|c| c.unacked.len());
-            queue.ready.len() + unacked.sum::<usize>()
-        })
     }
 
     /// Whether nothing waits and nothing is unacknowledged.

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use attune_core::{
-    ActionId, ActionPolicy, ExecutionId, PartitionId, RequestId, Status, Submission,
+    ActionId, ActionPolicy, ExecutionId, PartitionId, RequestId, Submission,
 };
 use attune_executor::partition::{ForceRelease, OnReject};
 use chrono::DateTime;
@@ -158,12 +158,7 @@ impl World {
             return;
         };
         let (attempt, worker) = (row.attempt, row.worker);
-        // As a worker says that could start nothing.
-        let never_begun = row.status == Status::Requested;
         self.oracle.ask_back((id, attempt));
-        if never_begun {
-            self.retries.unbegun((id, attempt));
-        }
         let request_id = RequestId(self.fresh());
         let command = ForceRelease {
             request_id,
@@ -172,7 +167,7 @@ impl World {
             who: "somebody".to_owned(),
             reason: "it hangs".to_owned(),
             worker,
-            never_begun,
+            never_begun: false,
         };
         let body = |reply_to| Body::Release(Arc::new(command), reply_to);
         self.add_ask(0, id.partition(), request_id, false, body);

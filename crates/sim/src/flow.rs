@@ -103,7 +103,7 @@ impl World {
         self.push(self.now + LOOK_EVERY, Ev::Watch);
         self.watch_ways();
         let excused = self.is_anything_wrong();
-        self.watch_put_off(excused);
+        self.note_room();
         self.watch_clocks(excused);
         for number in 0..self.store.actions.len() {
             let action = self.store.actions[number].id;
@@ -131,34 +131,6 @@ impl World {
                     .blame(self.now, Violation::of(Rule::Progress, words));
             }
         }
-    }
-
-    /// What a pool did not take is sent again soon after it takes dispatches again.
-    fn watch_put_off(&mut self, excused: bool) {
-        let mut put_off = std::mem::take(&mut self.lasting.put_off);
-        put_off.retain(|id, since| {
-            let row = self.store.active.get(id);
-            let Some(row) = row.filter(|row| row.status == Status::Requested) else {
-                return false;
-            };
-            let number = self.store.actions.iter().position(|it| it.id == row.action);
-            let is_unread = self.lasting.is_unread(id.partition(), self.now);
-            if excused || is_unread || !number.is_some_and(|number| self.is_served(number)) {
-                *since = None;
-                return true;
-            }
-            let since = *since.get_or_insert(self.now);
-            if self.now - since > BOUND {
-                let words = format!(
-                    "the dispatch of {id} was refused and has not come again, though its pool takes \
-                     dispatches and nothing is wrong since {since} ms"
-                );
-                self.oracle
-                    .blame(self.now, Violation::of(Rule::Progress, words));
-            }
-            true
-        });
-        self.lasting.put_off = put_off;
     }
 
     /// A limit, an order and a pause that are stored hold soon, whether or not their owner was told of them.

@@ -4,15 +4,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use attune_core::{ExecutionId, OwnerId, PartitionId, Refusal};
-use attune_executor::owner::Call;
+use attune_dispatch::Section;
+use attune_executor::owner::{Call, Dispatch};
 
-use crate::bus::{Name, Party};
+use crate::bus::Party;
 use crate::faults::HEARTBEATS;
 use crate::plan::{Fault, Reads, Time};
 use crate::world::{Ev, Word, World};
 
-/// How many dispatches the broker keeps for a pool without workers.
-const DEAD_ROOM: usize = 3;
 /// The longest pause after which an owner tries a pool again that took nothing.
 const POOL_PATIENCE: Time = 10_500;
 
@@ -57,9 +56,6 @@ pub(crate) struct Lasting {
     /// Executions that cannot be dispatched, ever.
     pub(crate) unsendable: BTreeMap<ExecutionId, Refusal>,
     sent: BTreeSet<ExecutionId>,
-    /// Executions whose last dispatch found no room or no route, and since when nothing has kept their
-    /// owner from sending it again.
-    pub(crate) put_off: BTreeMap<ExecutionId, Option<Time>>,
     /// By how much the store's clock is wrong, and until when.
     step: (Time, Time),
     /// Likewise the clock of the machine on which an owner runs.
@@ -323,18 +319,30 @@ impl World {
         self.now + self.lasting.clock_is_off(self.now)
     }
 
-    /// What the broker says to a dispatch, if it does not take it.
-    pub(crate) fn refusal(&mut self, pool: usize, id: ExecutionId) -> Option<Refusal> {
-        let refusal = self.why_refused(pool, id);
-        match refusal {
-            Some(Refusal::Full | Refusal::Unroutable) => self.lasting.put_off.insert(id, None),
-            _ => self.lasting.put_off.remove(&id),
+    /// What the broker says to a section, if it does not take it.
+    pub(crate) fn refusal(
+        &mut self,
+        pool: usize,
+        section: &Section<Dispatch>,
+    ) -> Option<Refusal> {
+        let (now, state) = (self.now, &mut self.lasting.pools[pool]);
+        let refusal = if now < state.lost_until {
+            Some(Refusal::Unroutable)
+        } else if now < state.full_until {
+            Some(Refusal::Full)
+        } else {
+            None
         };
-        refusal
+        if refusal.is_some() {
+            state.excused_until = now + POOL_PATIENCE;
+            return refusal;
+        }
+        let ids = section.grants.iter().map(|grant| grant.grantee.execution_id);
+        ids.filter_map(|id| self.never_sent(id)).last()
     }
 
-    fn why_refused(&mut self, pool: usize, id: ExecutionId) -> Option<Refusal> {
-        let now = self.now;
+    /// Why an execution can never be sent to anybody.
+    fn never_sent(&mut self, id: ExecutionId) -> Option<Refusal> {
         if let Some(refusal) = self.lasting.unsendable.get(&id) {
             return Some(refusal.clone());
         }
@@ -345,19 +353,28 @@ impl World {
             self.lasting.unsendable.insert(id, refusal.clone());
             return Some(refusal);
         }
-        let kept = self.bus.len(Name::Requested(pool));
-        let planned = self.plan.room.filter(|_| !self.healed);
-        let state = &mut self.lasting.pools[pool];
-        let dead = (now < state.dead_until).then_some(DEAD_ROOM);
-        let room = planned.into_iter().chain(dead).min();
-        let refusal = if now < state.lost_until {
-            Refusal::Unroutable
-        } else if now < state.full_until || room.is_some_and(|room| kept >= room) {
-            Refusal::Full
-        } else {
-            return None;
-        };
-        state.excused_until = now + POOL_PATIENCE;
-        Some(refusal)
+        None
+    }
+
+    /// Notes which pools have no worker with room at the moment: nobody can be granted anything there.
+    pub(crate) fn note_room(&mut self) {
+        for pool in 0..self.plan.pools {
+            if !self.has_room(pool) {
+                self.lasting.pools[pool].excused_until = self.now + POOL_PATIENCE;
+            }
+        }
+    }
+
+    fn has_room(&self, pool: usize) -> bool {
+        let workers = self.workers.iter().enumerate();
+        let mut workers = workers.filter(|(w, _)| self.plan.pool_of(*w) == pool);
+        workers.any(|(w, worker)| {
+            let Some(life) = worker.living(self.now) else {
+                return false;
+            };
+            let rows = self.store.active.values();
+            let held = rows.filter(|row| row.status.holds_slot() && row.worker == Some(life));
+            worker.paused_until <= self.now && held.count() < self.plan.worker_slots[w]
+        })
     }
 }

@@ -150,6 +150,8 @@ pub(crate) struct Oracle {
     started: BTreeSet<Key>,
     /// The limit under which each attempt was granted.
     granted: BTreeMap<Key, Option<u32>>,
+    /// To which life of a worker each attempt was granted.
+    granted_to: BTreeMap<Key, WorkerId>,
     /// Attempts whose slots an operator asks back.
     asked_back: BTreeSet<Key>,
     /// Those of them that lost it: what still runs of them counts no more.
@@ -212,7 +214,7 @@ impl Oracle {
                 format!("{key:?} starts a second time"),
             );
         }
-        // A claim that was answered late may begin what has lost its slot meanwhile.
+        // What was taken from a worker by force may begin there before it hears of that.
         let let_go = &self.let_go;
         let mut counts = self.running.keys().filter(|key| !let_go.contains(key));
         if !let_go.contains(&key) && counts.any(|(id, _)| *id == key.0) {
@@ -228,6 +230,10 @@ impl Oracle {
                 Rule::ToldEarly,
                 format!("{key:?} starts and was never granted"),
             );
+        }
+        if self.granted_to.get(&key).is_some_and(|to| *to != worker) {
+            let words = format!("{key:?} starts at {worker:?}, and was granted to another life");
+            self.say(now, Rule::DoubleStart, words);
         }
         self.running.insert(key, (action, worker));
         let of_action = self
@@ -246,6 +252,20 @@ impl Oracle {
                 self.running
             );
             self.say(now, Promise::I2, words);
+        }
+    }
+
+    /// A batch counts attempts as never begun; `store` is as it was before it.
+    pub(crate) fn judge_unbegun(&mut self, now: Time, store: &Store, batch: &Batch) {
+        let begun = batch.changes.iter().filter_map(|change| {
+            let (row, put_back) = (store.active.get(&change.id)?, change.put_back.as_ref()?);
+            let key = (change.id, row.attempt);
+            let is_said = put_back.unbegun > row.unbegun && row.status.holds_slot();
+            (is_said && self.started.contains(&key)).then_some(key)
+        });
+        if let Some(key) = begun.collect::<Vec<_>>().first() {
+            let words = format!("{key:?} has begun, and is given back as one that never did");
+            self.say(now, Rule::DoubleStart, words);
         }
     }
 
@@ -342,6 +362,8 @@ impl Oracle {
             let Some(row) = store.active.get(&key.0) else {
                 continue;
             };
+            self.granted_to
+                .extend(row.worker.map(|worker| (key, worker)));
             let shadow = shadows.get(&key.0.partition());
             let limit = shadow.and_then(|shadow| shadow.limit(row.action));
             let seen = shadow.and_then(|shadow| shadow.rows.get(&key.0));

@@ -21,7 +21,7 @@ use attune_executor::{
 
 use crate::bus::{Body, Delivery, Name, Party};
 use crate::oracle::{Rule, Violation, WRONG_BY};
-use crate::plan::{GRACE, OWNER_TTL, Plan, Plant, RECONCILE_EVERY, REPUBLISH_AFTER, Time};
+use crate::plan::{GRACE, OWNER_TTL, Plan, Plant, RECONCILE_EVERY, Time};
 use crate::routing::requests;
 use crate::shadow::Shadow;
 use crate::trace::Note;
@@ -33,8 +33,6 @@ const PREFETCH: usize = 10;
 const NOWHERE: [u64; 2] = [0, 0];
 /// How long before its acknowledgement a refusal is told when that bug is planted.
 const REFUSED_BEFORE: Time = 500;
-/// How many dispatches wait for a pool that takes none: so few that some find no room.
-const POOL_LINE: usize = 3;
 /// How many executions an owner loads at a time, and how many it compares with the store.
 const PAGE: u32 = 200;
 const SLICE: u32 = 100;
@@ -170,8 +168,6 @@ fn machine(id: OwnerId, plan: &Plan) -> Machine {
         round_max_items: plan.round_items,
         step_items: plan.step_items,
         round_max_bytes: 1 << 20,
-        dispatch_max_pack: 64,
-        pool_line: POOL_LINE,
         stats_interval: 250,
         stats_refresh: 60_000,
         page_rows: PAGE,
@@ -179,7 +175,6 @@ fn machine(id: OwnerId, plan: &Plan) -> Machine {
         operation_rows: 4,
         reconcile: ReconcileBounds {
             worker_grace: GRACE,
-            republish_after: REPUBLISH_AFTER,
             interval: RECONCILE_EVERY,
         },
         keep_log: true,
@@ -246,6 +241,8 @@ impl World {
             Word::Unsubscribed(subscription) => Some(Input::Unsubscribed(subscription)),
             Word::HandedOver(partition) => Some(Input::HandedOver(vec![partition])),
             Word::Bring(delivered) => Some(Input::Delivered(vec![*delivered])),
+            Word::Reported(report) => Some(Input::Reported(vec![report])),
+            Word::Hello => Some(Input::Hello),
             Word::Wake => Some(Input::Timer),
             Word::Leave => Some(Input::Leave),
             Word::Cut => {
@@ -259,7 +256,9 @@ impl World {
             Word::Reply(..)
             | Word::Relayed(..)
             | Word::Lease
-            | Word::CancelRun(_)
+            | Word::Sections(..)
+            | Word::Reports
+            | Word::Retell
             | Word::Report(..) => None,
         };
         if let Some(input) = input {
@@ -344,7 +343,11 @@ impl World {
         let party = self.owner_party(o);
         match output {
             Output::Call(id, call) => self.owner_call(o, id, call),
-            Output::Dispatch { id, dispatches, .. } => self.dispatch(o, id, &dispatches),
+            Output::Dispatch {
+                id,
+                worker,
+                sections,
+            } => self.dispatch(o, id, worker, &sections),
             Output::Send(send) => self.send(o, send),
             Output::Ack(deliveries) => {
                 let acks: Vec<(u64, u64)> = self.settled(o, deliveries).collect();
@@ -422,7 +425,7 @@ impl World {
     }
 
     /// Whether an owner has a way to the broker.
-    fn has_bus(&self, o: usize) -> bool {
+    pub(crate) fn has_bus(&self, o: usize) -> bool {
         self.lasting.without_bus(o, self.now).is_none()
     }
 
@@ -520,6 +523,5 @@ fn work_of(body: &Body) -> Option<(Work, Option<Arc<str>>)> {
             (work, Some(Arc::clone(reply_to)))
         }
         Body::Wire(wire) => (wire.work()?, None),
-        Body::Request(..) => return None,
     })
 }

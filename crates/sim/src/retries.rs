@@ -34,9 +34,24 @@ impl Retries {
         self.cancelled.insert(id);
     }
 
-    /// Somebody says that an attempt has never begun.
-    pub(crate) fn unbegun(&mut self, key: Key) {
-        self.unbegun.insert(key);
+    /// Notes which attempts owners count as never begun.
+    pub(crate) fn note(&mut self, facts: &[Fact]) {
+        for fact in facts {
+            if let Fact::Revoked {
+                execution_id,
+                attempt,
+                never_begun: true,
+                ..
+            }
+            | Fact::KeptOn {
+                execution_id,
+                attempt,
+                ..
+            } = fact
+            {
+                self.unbegun.insert((*execution_id, *attempt));
+            }
+        }
     }
 
     /// The fewest tries that an attempt can be the last of.
@@ -94,6 +109,7 @@ impl Retries {
                 action_id,
                 attempt,
                 until: None,
+                ..
             } => {
                 let (rule, key) = (self.rules.get(action_id)?, (*execution_id, *attempt));
                 let is_next = self.unbegun.contains(&key) && self.least_tries(key) > 1;

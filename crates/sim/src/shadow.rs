@@ -85,7 +85,7 @@ pub(crate) struct Shadow {
     /// The bounds of each action as the owner knows them.
     pub(crate) bounds: BTreeMap<ActionId, QueueLimits>,
     /// The pools that take no dispatches.
-    pub(crate) closed: BTreeSet<String>,
+    pub(crate) closed: BTreeSet<ActionId>,
     /// How the queues are held that are or were.
     pub(crate) holds: BTreeMap<ActionId, Hold>,
     /// The last part of the log that was judged.
@@ -413,11 +413,14 @@ impl Shadow {
                     attempt,
                     ..
                 } => self.grant(now, *execution_id, *attempt, out),
-                Fact::Pool { name, closed: true } => {
-                    self.closed.insert(name.clone());
+                Fact::Line {
+                    action_id,
+                    stands: true,
+                } => {
+                    self.closed.insert(*action_id);
                 }
-                Fact::Pool { name, .. } => {
-                    self.closed.remove(name);
+                Fact::Line { action_id, .. } => {
+                    self.closed.remove(action_id);
                 }
                 Fact::Revoked {
                     execution_id,

@@ -43,7 +43,7 @@ pub(crate) struct Row {
     /// When it may start, by the wall clock.
     pub(crate) not_before: Option<Time>,
     /// How many of its grants never began.
-    unbegun: u16,
+    pub(crate) unbegun: u16,
     /// Whether a try of it has ended.
     retried: bool,
     /// Until when it keeps its slot without running.
@@ -52,7 +52,7 @@ pub(crate) struct Row {
     pub(crate) front: bool,
     /// Whether it shall be ended.
     pub(crate) cancel_requested: bool,
-    /// Who claimed it.
+    /// Whom it was granted to.
     pub(crate) worker: Option<WorkerId>,
     /// By the time of its owner.
     created: Time,
@@ -109,17 +109,6 @@ impl Lease {
     pub(crate) fn is_live(&self, now: Time) -> bool {
         self.owner.is_some() && self.moved_at + self.ttl > now
     }
-}
-
-/// A claim that succeeded.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Claim {
-    /// Which execution.
-    pub(crate) execution_id: ExecutionId,
-    /// Which attempt.
-    pub(crate) attempt: Attempt,
-    /// Whether it shall be ended.
-    pub(crate) cancel_requested: bool,
 }
 
 /// What a commit met that no commit may meet.
@@ -230,6 +219,7 @@ impl Store {
             cancel_requested: row.cancel_requested,
             demand: row.demand,
             kept_until: row.kept_until,
+            worker: row.worker,
         }
     }
 
@@ -251,7 +241,7 @@ impl Store {
                 worker_over: row.worker.is_some_and(is_over),
                 created: row.created,
                 requested_at: row.requested_at,
-                running_for: row.worker.map(|_| now - row.started_at),
+                running_for: (row.status == Status::Running).then(|| now - row.started_at),
                 cancel_requested: row.cancel_requested,
                 demand: row.demand,
                 kept_until: row.kept_until,
@@ -321,42 +311,15 @@ impl Store {
         found.cloned().collect()
     }
 
-    /// Claims for a worker whose lease was not ended.
-    pub(crate) fn claim(
-        &mut self,
-        now: Time,
-        worker: WorkerId,
-        wanted: &[(ExecutionId, Attempt)],
-    ) -> Vec<Claim> {
-        if self.workers.get(&worker).is_none_or(|lease| lease.ended) {
-            return Vec::new();
-        }
-        let mut won = Vec::new();
-        for (id, attempt) in wanted {
-            let Some(row) = self.active.get_mut(id) else {
-                continue;
-            };
-            let free = row.status == Status::Requested && row.kept_until.is_none();
-            let mine = row.status == Status::Running && row.worker == Some(worker);
-            if row.attempt == *attempt && (free || mine) {
-                if free {
-                    row.started_at = now;
-                }
-                row.status = Status::Running;
-                row.worker = Some(worker);
-                won.push(Claim {
-                    execution_id: *id,
-                    attempt: *attempt,
-                    cancel_requested: row.cancel_requested,
-                });
-            }
-        }
-        won
-    }
-
     /// Whether a batch of this number was written before.
     pub(crate) fn has_written(&self, number: u64) -> bool {
         self.written.contains(&number)
+    }
+
+    /// Whether the fences of a batch hold.
+    pub(crate) fn would_take(&self, batch: &Batch) -> bool {
+        let mut fences = batch.fences.iter();
+        !self.fenced || fences.all(|(of, epoch)| self.holds(batch.owner, *of, *epoch))
     }
 
     /// Writes a batch whole, or not at all when a fence does not hold.
@@ -413,10 +376,16 @@ impl Store {
             }
             row.cancel_requested = update.cancel_requested;
             if let Some(status) = status {
-                (row.status, row.attempt, row.worker) = (status, update.attempt, None);
+                (row.status, row.attempt, row.worker) = (status, update.attempt, update.worker);
                 if status == Status::Requested {
                     row.requested_at = batch.at;
                 }
+            }
+            if let Some(since) = update.started.filter(|_| status.is_none())
+                && row.status == Status::Requested
+                && row.attempt == update.attempt
+            {
+                (row.status, row.started_at) = (Status::Running, since);
             }
             if let Some(put_back) = &update.put_back {
                 row.not_before = put_back.not_before;
@@ -495,7 +464,7 @@ fn row_of(at: Time, new: &NewExecution) -> Row {
         kept_until: None,
         front: false,
         cancel_requested: new.cancel_requested,
-        worker: None,
+        worker: new.worker,
         created: at,
         requested_at: at,
         started_at: at,

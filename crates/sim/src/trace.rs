@@ -30,7 +30,7 @@ pub(crate) enum Note {
     Revoked(ExecutionId, Attempt),
     Ended(ExecutionId, Status),
     Dispatched(ExecutionId, Attempt),
-    Claimed(ExecutionId, Attempt),
+    Taken(ExecutionId, Attempt),
     RunStarted(Party, ExecutionId, Attempt),
     RunEnded(Party, ExecutionId, Attempt, Status),
     RunKilled(Party, ExecutionId, Attempt),
@@ -96,7 +96,7 @@ impl fmt::Display for Note {
             Self::Dispatched(id, attempt) => {
                 write!(f, "{} attempt {attempt} is dispatched", Short(id))
             }
-            Self::Claimed(id, attempt) => write!(f, "{} attempt {attempt} is claimed", Short(id)),
+            Self::Taken(id, attempt) => write!(f, "{} attempt {attempt} is taken", Short(id)),
             Self::RunStarted(party, id, attempt) => {
                 write!(f, "{} runs {} attempt {attempt}", Short(party), Short(id))
             }

@@ -1,21 +1,24 @@
-//! A worker: leases, claims, runs, reports. What it runs physically is the oracle's business;
+//! A worker: leases, takes what it is granted, runs, reports. What it runs physically is the oracle's business;
 //! a watchdog kills it when the lease can no longer be trusted, even while the worker itself
 //! stands still.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::store::Claim;
 use attune_core::{ActionId, Status, WorkerId};
+use attune_dispatch::{Entries, Granted, Outcome, Report, Section};
+use attune_executor::owner::Reported;
 
-use crate::bus::{Body, Delivery, Name, Party};
+use crate::bus::{Body, Name, Party};
 use crate::oracle::Key;
 use crate::plan::{MARGIN, Plant, Time, WORKER_TTL, outcome};
 use crate::trace::Note;
 use crate::world::{Ev, StoreCall, StoreReply, Word, World, completion};
 
-/// How many messages a worker holds unacknowledged.
-const PREFETCH: usize = 4;
+/// How often a worker looks whether it has something to report.
+const REPORTS_EVERY: Time = 20;
+/// After how long an end that is not settled is told again.
+const RETELL_AFTER: Time = 3_000;
 
 #[derive(Debug, Clone, Copy)]
 struct Life {
@@ -23,8 +26,31 @@ struct Life {
     trusted_until: Time,
 }
 
-/// A request that waits to be claimed: which, of which action, in which delivery.
-type Wanted = (Key, ActionId, u64);
+/// What a worker is granted.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Grant {
+    pub(crate) key: Key,
+    pub(crate) action: ActionId,
+}
+
+impl Granted for Grant {
+    fn key(&self) -> Key {
+        self.key
+    }
+
+    fn action_id(&self) -> ActionId {
+        self.action
+    }
+}
+
+/// An end that is not settled.
+#[derive(Debug, Clone, Copy)]
+struct Ended {
+    action: ActionId,
+    status: Status,
+    /// When it was told last.
+    told: Time,
+}
 
 /// One worker process.
 pub(crate) struct Worker {
@@ -37,14 +63,14 @@ pub(crate) struct Worker {
     asking: Option<WorkerId>,
     sent: Time,
     lease_call: u64,
-    claim_call: u64,
     calls: u64,
-    subscription: u64,
-    waiting: VecDeque<Wanted>,
-    claiming: Option<(WorkerId, Vec<Wanted>)>,
+    /// The number of its connection: what was on its way through an earlier one is lost.
+    link: u64,
+    entries: Entries<Grant>,
     runs: BTreeMap<Key, ActionId>,
-    claimed: BTreeSet<Key>,
-    cancelled: BTreeSet<Key>,
+    ended: BTreeMap<Key, Ended>,
+    /// A look whether there is something to report is due.
+    looks: bool,
 }
 
 impl Worker {
@@ -58,14 +84,12 @@ impl Worker {
             asking: None,
             sent: 0,
             lease_call: 0,
-            claim_call: 0,
             calls: 0,
-            subscription: 0,
-            waiting: VecDeque::new(),
-            claiming: None,
+            link: 0,
+            entries: Entries::new(slots),
             runs: BTreeMap::new(),
-            claimed: BTreeSet::new(),
-            cancelled: BTreeSet::new(),
+            ended: BTreeMap::new(),
+            looks: false,
         }
     }
 
@@ -82,10 +106,25 @@ impl Worker {
     }
 
     /// The life in which something may begin or be reported now.
-    fn living(&self, now: Time) -> Option<WorkerId> {
+    pub(crate) fn living(&self, now: Time) -> Option<WorkerId> {
         self.life
-            .filter(|life| now < life.trusted_until)
+            .filter(|life| self.alive && now < life.trusted_until)
             .map(|life| life.id)
+    }
+
+    /// Whether messages to this life find a queue.
+    pub(crate) fn receives(&self, life: WorkerId) -> bool {
+        self.alive && self.life.is_some_and(|own| own.id == life)
+    }
+
+    /// Whether it is the one that has or asks for the lease of a life.
+    pub(crate) fn asks_for(&self, life: WorkerId) -> bool {
+        self.asking == Some(life) || self.life.is_some_and(|own| own.id == life)
+    }
+
+    /// The number of its connection.
+    pub(crate) fn link(&self) -> u64 {
+        self.link
     }
 }
 
@@ -119,6 +158,9 @@ impl World {
 
     fn kill_runs(&mut self, w: usize) {
         let party = self.worker_party(w);
+        let slots = self.workers[w].slots;
+        self.workers[w].entries = Entries::new(slots);
+        self.workers[w].ended.clear();
         for (key, _) in std::mem::take(&mut self.workers[w].runs) {
             self.oracle.stop(key);
             self.note(Note::RunKilled(party, key.0, key.1));
@@ -127,24 +169,26 @@ impl World {
 
     pub(crate) fn tell_worker(&mut self, w: usize, word: Word) {
         match word {
-            Word::Deliver(delivery) => self.request(w, &delivery),
             Word::Reply(number, reply) => {
                 let worker = &mut self.workers[w];
                 if number == worker.lease_call {
                     worker.lease_call = 0;
                     self.lease_answer(w, &reply);
-                } else if number == worker.claim_call {
-                    worker.claim_call = 0;
-                    self.claim_answer(w, reply);
                 }
             }
             Word::Lease => self.renew(w),
-            Word::Cut => self.listen(w),
-            Word::CancelRun(key) => self.cancel_run(w, key),
+            Word::Cut => self.reconnect_worker(w),
+            Word::Sections(life, link, sections) => self.take_sections(w, life, link, &sections),
+            Word::Reports => {
+                self.workers[w].looks = false;
+                self.send_reports(w);
+            }
+            Word::Retell => self.retell(w),
             Word::Report(key, action, id, status) => self.report(w, key, action, id, status),
             _ => {}
         }
-        self.claim(w);
+        self.begin_runs(w);
+        self.look_for_reports(w);
     }
 
     fn renew(&mut self, w: usize) {
@@ -174,25 +218,17 @@ impl World {
         let trusted_until = worker.sent + WORKER_TTL - MARGIN;
         match reply {
             StoreReply::WorkerRenewed(true) if now < trusted_until => {
-                let is_first = worker.subscription == 0;
+                let is_new = worker.life.is_none();
                 worker.life = Some(Life { id, trusted_until });
                 self.push(trusted_until, Ev::LifeEnds(w, id));
-                if is_first {
-                    self.listen(w);
+                if is_new {
+                    self.say_hello();
                 }
             }
             // The row may have been made: the same id is asked for again.
             StoreReply::Failed => worker.asking = Some(id),
             _ => {}
         }
-    }
-
-    fn listen(&mut self, w: usize) {
-        let party = self.worker_party(w);
-        self.close(self.workers[w].subscription);
-        let name = Name::Requested(self.plan.pool_of(w));
-        self.workers[w].subscription = self.bus.subscribe(name, party, PREFETCH);
-        self.pump(name);
     }
 
     /// Nothing of a life that is not trusted any more goes on.
@@ -205,93 +241,13 @@ impl World {
         }
         let party = self.worker_party(w);
         self.note(Note::LifeOver(party));
+        if self.has(Plant::LateStart) && self.workers[w].entries.waiting() > 0 {
+            return;
+        }
         self.kill_runs(w);
         self.workers[w].life = None;
         self.workers[w].asking = None;
         self.push(self.now, Ev::To(party, Word::Lease));
-    }
-
-    fn request(&mut self, w: usize, delivery: &Delivery) {
-        let Body::Request(id, attempt, action) = delivery.body else {
-            return;
-        };
-        let key = (id, attempt);
-        if self.has(Plant::NoClaim) {
-            self.push(self.now, Ev::Ack(delivery.subscription, delivery.place));
-            if let Some(life) = self.workers[w].living(self.now) {
-                self.begin_run(w, key, action, life);
-            }
-            return;
-        }
-        let worker = &mut self.workers[w];
-        if worker.claimed.contains(&key) {
-            self.seen.duplicates_dropped += 1;
-            self.push(self.now, Ev::Ack(delivery.subscription, delivery.place));
-        } else {
-            worker.waiting.push_back((key, action, delivery.place));
-        }
-    }
-
-    /// Claims as many as there are free slots, one call at a time.
-    fn claim(&mut self, w: usize) {
-        let party = self.worker_party(w);
-        let now = self.now;
-        let worker = &mut self.workers[w];
-        let Some(id) = worker.living(now).filter(|_| worker.claiming.is_none()) else {
-            return;
-        };
-        let free = worker.slots.saturating_sub(worker.runs.len());
-        let count = free.min(worker.waiting.len());
-        if count == 0 {
-            return;
-        }
-        let wanted: Vec<Wanted> = worker.waiting.drain(..count).collect();
-        let keys = wanted.iter().map(|(key, ..)| *key).collect();
-        worker.claiming = Some((id, wanted));
-        worker.calls += 1;
-        worker.claim_call = worker.calls;
-        let number = worker.calls;
-        self.call(party, number, StoreCall::Claim(id, keys));
-    }
-
-    fn claim_answer(&mut self, w: usize, reply: StoreReply) {
-        let now = self.now;
-        let worker = &mut self.workers[w];
-        let Some((id, wanted)) = worker.claiming.take() else {
-            return;
-        };
-        let StoreReply::Claimed(won) = reply else {
-            // Whether it was stored is unknown; the same worker may claim again, soon.
-            for one in wanted.into_iter().rev() {
-                worker.waiting.push_front(one);
-            }
-            return;
-        };
-        let living = worker.living(now) == Some(id);
-        let subscription = worker.subscription;
-        for (key, action, place) in wanted {
-            let claim = won.iter().find(|c| (c.execution_id, c.attempt) == key);
-            let worker = &mut self.workers[w];
-            match claim {
-                Some(Claim {
-                    cancel_requested, ..
-                }) => {
-                    let fresh = worker.claimed.insert(key);
-                    let cancelled = *cancel_requested || worker.cancelled.contains(&key);
-                    if living && fresh && cancelled {
-                        self.report(w, key, action, id, Status::Cancelled);
-                    } else if living && fresh {
-                        self.begin_run(w, key, action, id);
-                    }
-                }
-                None if !living => {
-                    worker.waiting.push_back((key, action, place));
-                    continue;
-                }
-                None => self.seen.duplicates_dropped += 1,
-            }
-            self.soon(Ev::Ack(subscription, place));
-        }
     }
 
     fn begin_run(&mut self, w: usize, key: Key, action: ActionId, id: WorkerId) {
@@ -301,6 +257,7 @@ impl World {
         let (most, fails) = shape.map_or((10, None), |shape| (shape.run_ms, shape.fails));
         let ends = self.now + self.rng.between(1, most);
         let status = outcome(&mut self.rng, fails);
+        self.note(Note::Taken(key.0, key.1));
         self.note(Note::RunStarted(party, key.0, key.1));
         self.oracle.start(self.now, key, action, id);
         self.workers[w].runs.insert(key, action);
@@ -322,14 +279,33 @@ impl World {
         self.push(at, Ev::To(party, Word::Report(key, action, id, status)));
     }
 
+    /// Says how a run has ended, and says it again until it is settled.
     fn report(&mut self, w: usize, key: Key, action: ActionId, id: WorkerId, status: Status) {
-        if self.workers[w].living(self.now) != Some(id) {
+        if self.workers[w].living(self.now) != Some(id)
+            || self.workers[w].entries.end(key) == Outcome::Gone
+        {
             return;
         }
+        let ended = Ended {
+            action,
+            status,
+            told: self.now,
+        };
+        self.workers[w].ended.insert(key, ended);
+        let party = self.worker_party(w);
+        self.push(self.now + RETELL_AFTER, Ev::To(party, Word::Retell));
+        self.tell_end(w, key, ended, id);
+    }
+
+    fn tell_end(&mut self, w: usize, key: Key, ended: Ended, id: WorkerId) {
+        let Ended { action, status, .. } = ended;
         let result = format!("\"what {} said of attempt {} of {}\"", id.0, key.1, key.0);
-        let completed = Arc::new(completion(key, action, status, &result));
+        let completed = Arc::new(completion(key, action, (status, id), &result));
         self.reports.add(key, status, result);
         self.completions.push(Arc::clone(&completed));
+        if let Some(ended) = self.workers[w].ended.get_mut(&key) {
+            ended.told = self.now;
+        }
         let name = Name::Control(key.0.partition().0);
         let body = Body::Completed(completed);
         if self.rng.chance(self.noise.late) {
@@ -340,14 +316,137 @@ impl World {
         }
     }
 
-    fn cancel_run(&mut self, w: usize, key: Key) {
+    /// Tells the ends again that are not settled, of those that were told long ago.
+    fn retell(&mut self, w: usize) {
+        let Some(id) = self.workers[w].living(self.now) else {
+            return;
+        };
         let worker = &mut self.workers[w];
-        worker.cancelled.insert(key);
-        if worker.runs.contains_key(&key)
-            && let Some(life) = worker.life
-        {
-            let at = self.now + self.rng.between(0, 5);
-            self.push(at, Ev::RunEnds(w, key, life.id, Status::Cancelled));
+        let entries = &worker.entries;
+        worker.ended.retain(|key, _| entries.is_unsettled(key));
+        let due = worker.ended.iter();
+        let due = due.filter(|(_, ended)| ended.told + RETELL_AFTER <= self.now);
+        let due: Vec<(Key, Ended)> = due.map(|(key, ended)| (*key, *ended)).collect();
+        let party = self.worker_party(w);
+        for (key, ended) in due {
+            self.seen.retold += 1;
+            self.tell_end(w, key, ended, id);
+            self.push(self.now + RETELL_AFTER, Ev::To(party, Word::Retell));
         }
+    }
+
+    /// What owners say to a life of this worker.
+    fn take_sections(&mut self, w: usize, life: WorkerId, link: u64, sections: &[Section<Grant>]) {
+        if self.workers[w].living(self.now) != Some(life) || self.workers[w].link != link {
+            return;
+        }
+        for section in sections {
+            let taken = self.workers[w].entries.take(self.now, section.clone());
+            if !taken.taken {
+                self.seen.duplicates_dropped += 1;
+            }
+            for key in taken.kill {
+                self.kill_run(w, key);
+            }
+            for key in taken.cancel {
+                let at = self.now + self.rng.between(0, 5);
+                self.push(at, Ev::RunEnds(w, key, life, Status::Cancelled));
+            }
+            for grant in taken.cancelled {
+                let ended = Ended {
+                    action: grant.action,
+                    status: Status::Cancelled,
+                    told: self.now,
+                };
+                self.workers[w].ended.insert(grant.key, ended);
+                self.tell_end(w, grant.key, ended, life);
+            }
+            for key in taken.again {
+                if let Some(ended) = self.workers[w].ended.get(&key).copied() {
+                    self.tell_end(w, key, ended, life);
+                }
+            }
+        }
+    }
+
+    fn kill_run(&mut self, w: usize, key: Key) {
+        if self.workers[w].runs.remove(&key).is_some() {
+            self.oracle.stop(key);
+            let party = self.worker_party(w);
+            self.note(Note::RunKilled(party, key.0, key.1));
+        }
+    }
+
+    /// Begins as many as there are free slots.
+    fn begin_runs(&mut self, w: usize) {
+        let late = self.has(Plant::LateStart);
+        let living = |worker: &Worker, now| match late {
+            true => worker.life.map(|life| life.id),
+            false => worker.living(now),
+        };
+        while let Some(id) = living(&self.workers[w], self.now) {
+            let Some(grant) = self.workers[w].entries.begin_next(self.now) else {
+                return;
+            };
+            self.begin_run(w, grant.key, grant.action, id);
+        }
+    }
+
+    /// Sees to it that reports are sent while there may be any.
+    fn look_for_reports(&mut self, w: usize) {
+        let party = self.worker_party(w);
+        let worker = &mut self.workers[w];
+        if !worker.alive || worker.looks || !worker.entries.awaits() {
+            return;
+        }
+        worker.looks = true;
+        self.push(self.now + REPORTS_EVERY, Ev::To(party, Word::Reports));
+    }
+
+    fn send_reports(&mut self, w: usize) {
+        let Some(id) = self.workers[w].living(self.now) else {
+            return;
+        };
+        self.workers[w].entries.give_back_late(self.now);
+        let reports = self.workers[w].entries.reports(self.now);
+        for report in reports {
+            let to = self.owner_of(report.owner);
+            let to = to.filter(|owner| self.owners[*owner].is_alive());
+            if let Some(owner) = to.filter(|owner| self.has_bus(*owner))
+                && !self.rng.chance(self.noise.lost)
+            {
+                let party = self.owner_party(owner);
+                self.soon(Ev::To(party, Word::Reported(reported(id, report))));
+            }
+        }
+    }
+
+    /// The broker has closed its connection: what was on its way is lost.
+    fn reconnect_worker(&mut self, w: usize) {
+        let worker = &mut self.workers[w];
+        worker.link += 1;
+        worker.entries.link_is_new();
+        self.say_hello();
+    }
+
+    fn say_hello(&mut self) {
+        for owner in 0..self.owners.len() {
+            if self.owners[owner].is_alive() && !self.rng.chance(self.noise.lost) {
+                let party = self.owner_party(owner);
+                self.soon(Ev::To(party, Word::Hello));
+            }
+        }
+    }
+}
+
+fn reported(worker: WorkerId, report: Report) -> Reported {
+    let returned = report.returned.into_iter();
+    let started = report.started.into_iter();
+    Reported {
+        worker,
+        elsewhere: report.elsewhere,
+        returned: returned.map(|it| (it.key, Arc::from(it.why))).collect(),
+        started: started.map(|it| (it.key, it.age)).collect(),
+        resync: report.resync,
     }
 }

@@ -12,8 +12,9 @@ use attune_core::{
     Action, ActionId, ActionSpec, Attempt, Builtin, Epoch, ExecutionId, OwnerId, PartitionId,
     RawValue, RequestId, Run, Status, WorkerId,
 };
+use attune_dispatch::Section;
 use attune_executor::owner::{
-    Call, Delivered, Failure, Looked, PublishId, Published, Reply, SubscriptionId,
+    Call, Delivered, Failure, Looked, PublishId, Published, Reply, Reported, SubscriptionId,
 };
 use attune_executor::partition::{Answer, Completion};
 use attune_executor::round::Commit;
@@ -37,10 +38,10 @@ use crate::retries::Retries;
 use crate::rng::Rng;
 use crate::routing::{Routing, RoutingEv};
 use crate::shadow::Shadow;
-use crate::store::{Claim, Lease, Store};
+use crate::store::{Lease, Store};
 use crate::trace::{Note, Trace};
 use crate::ways::Ways;
-use crate::worker::Worker;
+use crate::worker::{Grant, Worker};
 
 pub(crate) use words::{Ev, Fate, StoreCall, StoreReply, Word, Written};
 pub use words::{Outcome, Seen};
@@ -536,7 +537,7 @@ pub(crate) fn pool_name(pool: usize) -> String {
 pub(crate) fn completion(
     (execution_id, attempt): (ExecutionId, Attempt),
     action_id: ActionId,
-    status: Status,
+    (status, worker): (Status, WorkerId),
     result: &str,
 ) -> Completion {
     let mut outcome = attune_core::Outcome::of(status, None);
@@ -546,5 +547,7 @@ pub(crate) fn completion(
         attempt,
         action_id,
         outcome: Arc::new(outcome),
+        worker,
+        ran: None,
     }
 }

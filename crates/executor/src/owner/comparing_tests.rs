@@ -1,9 +1,7 @@
 //! Tests of what an owner does with the slots of its partitions: how it compares them with the
-//! store's, and how it dispatches once more.
+//! store's, and how it reads the bodies of what it has granted.
 
 use std::collections::BTreeSet;
-
-use attune_core::Refusal;
 
 use super::*;
 
@@ -34,135 +32,63 @@ fn a_slot_that_only_the_store_knew_is_kept_when_an_older_answer_does_not_show_it
     assert_eq!((world.held(), world.taken_back.len()), (2, 0));
 }
 
+impl World {
+    /// So many wait, all of which may run, for a worker that has room for them.
+    fn with_waiting(many: u32) -> Self {
+        let mut world = Self::new().free();
+        world.action.spec.policy.concurrency.limit = None;
+        world.worker_of(5_000);
+        world.slots = (1..=many).map(|place| (queued(place), true)).collect();
+        world
+    }
+}
+
+/// The commit that grants a slot answers without the body: it is read.
 #[test]
-fn what_is_dispatched_once_more_is_read_and_told_a_few_mebibytes_at_a_time() {
-    let mut world = World::new().free();
+fn what_was_granted_is_read_and_told_a_few_mebibytes_at_a_time() {
+    let mut world = World::with_waiting(200);
     world.body_bytes = 900_000;
-    let slots = (1..=200).map(|place| StoredSlot {
-        status: Status::Requested,
-        worker: None,
-        ..slot(place, WorkerId::fresh())
-    });
-    world.slots = slots.map(|slot| (slot, true)).collect();
     world.pass(20_000, true);
-    // Nobody confirms anything: 64 MiB and what was read last are on their way, and no more.
+    // Nobody confirms anything: 64 MiB and what was read last wait or are on their way, and no more.
     assert!(world.read.iter().all(|many| *many <= 9), "{:?}", world.read);
-    assert!(world.dispatched.iter().all(|(_, ids)| ids.len() <= 9));
-    let on_the_way: usize = world.dispatched.iter().map(|(_, ids)| ids.len()).sum();
+    let on_the_way: usize = world.read.iter().sum();
     assert!((72..=84).contains(&on_the_way), "{on_the_way}");
     let mut told = 0;
-    while !world.dispatched.is_empty() {
-        for (id, ids) in std::mem::take(&mut world.dispatched) {
-            told += ids.len();
-            world.give(VecDeque::from([Input::Published(id, Published::Confirmed)]));
-        }
+    while !world.sent.is_empty() {
+        let many: Vec<usize> = world.sent.iter().map(|sent| sent.ids().count()).collect();
+        assert!(many.iter().all(|many| *many <= 10), "{many:?}");
+        told += world.confirm().len();
         world.pass(100, true);
     }
     assert_eq!(told, 200);
     // Small ones go many at a time.
-    let mut world = World::new().free();
-    let slots = (1..=700).map(|place| StoredSlot {
-        status: Status::Requested,
-        worker: None,
-        ..slot(place, WorkerId::fresh())
-    });
-    world.slots = slots.map(|slot| (slot, true)).collect();
+    let mut world = World::with_waiting(700);
     world.pass(5_000, true);
     assert_eq!(world.read, [8, 64, 500, 128]);
 }
 
-/// Of a pool that takes no dispatches, 1,000 or 4 MiB of them are kept in line with their bodies. The
-/// bodies of the rest are read again when it has taken those, and not before.
-#[test]
-fn what_finds_no_room_in_the_line_of_its_pool_is_dispatched_when_there_is_some() {
-    for (body_bytes, many, kept) in [(2, 2_500, 1_000), (900_000, 60, 4)] {
-        let mut world = World::new().free();
-        world.body_bytes = body_bytes;
-        let slots = (1..=many).map(|place| StoredSlot {
-            status: Status::Requested,
-            worker: None,
-            ..slot(place, WorkerId::fresh())
-        });
-        world.slots = slots.map(|slot| (slot, true)).collect();
-        let lined_up = |world: &World| -> usize {
-            let published = world.dispatched.iter();
-            published.map(|(_, ids)| ids.len()).sum()
-        };
-        let deadline = world.now + 300_000;
-        while lined_up(&world) < many as usize && world.now < deadline {
-            world.pass(100, true);
-        }
-        let count = lined_up(&world);
-        for (id, ids) in std::mem::take(&mut world.dispatched) {
-            let refused = (0..ids.len()).map(|place| (place, Refusal::Full)).collect();
-            let published = Input::Published(id, Published::Refused(refused));
-            world.give(VecDeque::from([published]));
-        }
-        let dropped = world.notices.iter().map(|notice| match notice {
-            Notice::DispatchesDropped { count, .. } => *count,
-            _ => 0,
-        });
-        assert_eq!(dropped.sum::<usize>(), count - kept);
-        // It has room for one now and then.
-        let (mut told, before) = (BTreeSet::new(), world.read.len());
-        for _ in 0..3 {
-            while world.dispatched.is_empty() {
-                world.pass(100, true);
-            }
-            for (id, ids) in std::mem::take(&mut world.dispatched) {
-                told.insert(ids[0]);
-                let full = (1..ids.len()).map(|place| (place, Refusal::Full));
-                let published = match full.len() {
-                    0 => Published::Confirmed,
-                    _ => Published::Refused(full.collect()),
-                };
-                world.give(VecDeque::from([Input::Published(id, published)]));
-            }
-        }
-        assert_eq!(world.read.len(), before, "{:?}", world.read);
-        // It has room for all.
-        let deadline = world.now + 10_000;
-        while told.len() < many as usize && world.now < deadline {
-            for (id, ids) in std::mem::take(&mut world.dispatched) {
-                told.extend(ids);
-                world.give(VecDeque::from([Input::Published(id, Published::Confirmed)]));
-            }
-            world.pass(100, true);
-        }
-        assert_eq!(told.len(), many as usize);
-    }
-}
-
-fn granted(place: u32) -> StoredSlot {
+fn queued(place: u32) -> StoredSlot {
     StoredSlot {
-        status: Status::Requested,
+        status: Status::Queued,
+        attempt: Attempt(0),
         worker: None,
         ..slot(place, WorkerId::fresh())
     }
 }
 
-/// What is dispatched once more is read together. One that cannot be read waits alone, and is told.
+/// What is granted is read together. One that cannot be read waits alone, and is told.
 #[test]
 fn a_body_that_cannot_be_read_holds_up_its_execution_alone() {
     fn is_bad(call: &Call) -> bool {
-        matches!(call, Call::LoadBodies(ids) if ids.contains(&granted(300).id))
+        matches!(call, Call::LoadBodies(ids) if ids.contains(&queued(300).id))
     }
-    let told = |world: &mut World| -> BTreeSet<ExecutionId> {
-        let sent = std::mem::take(&mut world.dispatched).into_iter();
-        let (sent, ids): (Vec<_>, Vec<_>) = sent.unzip();
-        for id in sent {
-            world.give(VecDeque::from([Input::Published(id, Published::Confirmed)]));
-        }
-        ids.into_iter().flatten().collect()
-    };
-    let mut world = World::new().free();
-    world.slots = (1..=700).map(|place| (granted(place), true)).collect();
+    let mut world = World::with_waiting(700);
     world.refuses = Some(is_bad);
     let mut seen = BTreeSet::new();
     let deadline = world.now + 8_000;
     while world.now < deadline {
         world.pass(100, true);
-        seen.extend(told(&mut world));
+        seen.extend(world.confirm());
     }
     assert_eq!(seen.len(), 699);
     world.pass(30_000, true);
@@ -174,21 +100,20 @@ fn a_body_that_cannot_be_read_holds_up_its_execution_alone() {
     assert_eq!(*of, partition);
     let words = format!(
         "the parameters of execution {} cannot be read",
-        granted(300).id
+        queued(300).id
     );
     assert!(trouble.words.starts_with(&words), "{}", trouble.words);
     assert!(world.owner.trouble(world.now).unwrap().for_ms > 20_000);
     world.refuses = None;
     world.pass(3_000, true);
-    assert!(told(&mut world).contains(&granted(300).id));
+    assert!(world.confirm().contains(&queued(300).id));
     assert_eq!(world.owner.trouble(world.now), None);
 }
 
 /// Somebody has deleted its row, or it has ended: that no answer names it is no trouble that lasts.
 #[test]
 fn a_body_that_could_not_be_read_and_is_gone_is_no_trouble() {
-    let mut world = World::new().free();
-    world.slots = vec![(granted(1), true)];
+    let mut world = World::with_waiting(1);
     world.refuses = Some(|call| matches!(call, Call::LoadBodies(_)));
     world.pass(8_000, true);
     assert_eq!(world.owner.partly_unread(world.now).count(), 1);
@@ -234,7 +159,7 @@ fn a_worker_that_came_and_went_between_two_looks_is_left_the_grace() {
     while !is_asked(&world) {
         world.pass(10, true);
     }
-    // It has registered, claimed and retired since the last look.
+    // It has registered, been granted one and retired since the last look.
     let ended = world.now;
     world.slots[0].0.worker_over = true;
     world.workers.push(WorkerEnd {
@@ -244,6 +169,7 @@ fn a_worker_that_came_and_went_between_two_looks_is_left_the_grace() {
         renewals: 3,
         ttl: 0,
         ended: true,
+        draining: false,
     });
     world.owner.sweep.hurry(ended);
     world.pass(GRACE - 100, true);

@@ -14,14 +14,19 @@ fn refused() -> Reply {
 
 impl World {
     pub(super) fn worker(&mut self) -> WorkerId {
+        self.worker_of(64)
+    }
+
+    pub(super) fn worker_of(&mut self, slots: u32) -> WorkerId {
         let worker = WorkerId::fresh();
         self.workers.push(WorkerEnd {
             worker,
             pool: "default".to_owned(),
-            slots: 64,
+            slots,
             renewals: 0,
             ttl: 3_000,
             ended: false,
+            draining: false,
         });
         worker
     }

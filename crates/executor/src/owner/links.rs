@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use attune_core::{PartitionId, Refusal, WorkerId};
+use attune_core::{Bug, ExecutionId, PartitionId, Refusal, WorkerId};
 use attune_dispatch::{Key, Section, Stream};
 
 use super::backoff::Backoff;
@@ -108,6 +108,8 @@ pub(super) struct Links {
     on_the_way: BTreeMap<PublishId, OnTheWay>,
     /// Bytes that wait or are on their way.
     bytes: usize,
+    /// Executions that were in a section which the bus does not take: each goes in one of its own.
+    alone: BTreeSet<ExecutionId>,
     look_at: Millis,
 }
 
@@ -154,6 +156,9 @@ impl Links {
 
     /// Something of a partition may be missing at a life.
     pub(super) fn want_sync(&mut self, partition: PartitionId, worker: WorkerId) {
+        if Bug::NoSync.is_planted() {
+            return;
+        }
         self.part(worker, partition).wants_sync = true;
     }
 
@@ -306,17 +311,19 @@ impl Owner {
         section.sync = sync;
         section.settled = std::mem::take(&mut part.settled);
         section.cancel = std::mem::take(&mut part.cancel);
+        let most = MAX_SECTION_BYTES.min(self.options.cluster.max_message_bytes / 4);
         let (mut bytes, mut here) = (0, 0);
         while let Some(grant) = part.grants.front() {
             let many = size(grant);
             if before + bytes >= MAX_BYTES_TOGETHER {
                 break;
             }
-            if here > 0 && here + many > MAX_SECTION_BYTES {
+            let is_alone = self.links.alone.contains(&grant.grantee.execution_id);
+            if here > 0 && (is_alone || here + many > most) {
                 sections.push(std::mem::replace(&mut section, stream.next(id, epoch, owner)));
                 here = 0;
             }
-            (bytes, here) = (bytes + many, here + many);
+            (bytes, here) = (bytes + many, if is_alone { most } else { here + many });
             section.grants.extend(part.grants.pop_front());
         }
         sections.push(section);
@@ -329,6 +336,11 @@ impl Owner {
             return;
         };
         self.links.bytes -= sent.bytes;
+        if matches!(published, Published::Confirmed) && !self.links.alone.is_empty() {
+            for (execution_id, _) in sent.sections.iter().flat_map(|(_, grants)| grants) {
+                self.links.alone.remove(execution_id);
+            }
+        }
         for (partition, grants) in &sent.sections {
             self.told(*partition, grants.len());
         }
@@ -380,6 +392,15 @@ impl Owner {
     ) {
         self.has_lost(partition, worker);
         if self.partition(partition).is_none() {
+            return;
+        }
+        if grants.len() > 1 && matches!(refusal, Refusal::TooLarge { .. } | Refusal::Invalid(_)) {
+            // Which of them cannot be sent shows when each goes by itself.
+            let ids = grants.iter().map(|(execution_id, _)| *execution_id);
+            self.links.alone.extend(ids);
+            let grants = grants.to_vec();
+            self.pending
+                .push_back((partition, Event::Bounced { worker, grants }));
             return;
         }
         let why = match refusal {

@@ -48,6 +48,8 @@ fn end() -> Work {
         attempt: Attempt(1),
         action_id: ActionId(1),
         outcome: Arc::new(Outcome::succeeded(None)),
+        worker: WorkerId::fresh(),
+        ran: None,
     }])
 }
 

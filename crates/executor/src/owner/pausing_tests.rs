@@ -188,6 +188,7 @@ fn words_of_a_partition_that_is_refused_hold_up_no_other() {
         cancel_requested: false,
         demand: None,
         kept_until: None,
+        worker: None,
     };
     let id = row.id;
     let partition = world.owner.partition_mut(here).unwrap();
@@ -216,17 +217,24 @@ fn words_of_a_partition_that_is_refused_hold_up_no_other() {
 }
 
 #[test]
-fn whoever_takes_over_grants_nothing_to_a_pool_that_it_knows_to_be_closed() {
-    for is_closed in [true, false] {
+fn whoever_takes_over_grants_nothing_to_a_pool_without_workers() {
+    for has_worker in [false, true] {
         let mut world = World::new().free();
         let mut waiting = slot(1, WorkerId::fresh());
         (waiting.status, waiting.worker) = (Status::Queued, None);
         world.slots = vec![(waiting, true)];
-        let pool = &world.action.spec.pool;
-        world.owner.telling.know_pool(pool, is_closed);
+        if has_worker {
+            world.worker();
+        }
         world.pass(5_000, true);
         assert_eq!(world.owner.served(), usize::from(PARTITIONS));
-        assert_eq!(world.held(), usize::from(!is_closed));
+        assert_eq!(world.held(), usize::from(has_worker));
+        // It waits for whoever comes.
+        if !has_worker {
+            world.worker();
+            world.give(VecDeque::from([Input::Hello]));
+            assert_eq!(world.held(), 1);
+        }
     }
 }
 

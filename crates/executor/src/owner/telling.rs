@@ -124,3 +124,7 @@ impl Owner {
         self.publish_snapshots(now);
     }
 }
+
+#[cfg(test)]
+#[path = "telling_tests.rs"]
+mod tests;

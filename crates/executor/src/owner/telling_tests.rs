@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use attune_core::OwnerId;
 
 use super::*;
@@ -17,13 +19,10 @@ fn owner() -> Owner {
         round_max_items: 1_000,
         step_items: 1_000,
         round_max_bytes: 1 << 20,
-        dispatch_max_pack: 64,
-        pool_line: 1_000,
         stats_interval: 250,
         stats_refresh: 60_000,
         reconcile: ReconcileBounds {
             worker_grace: 5_000,
-            republish_after: 30_000,
             interval: 10_000,
         },
         page_rows: 10_000,
@@ -31,21 +30,6 @@ fn owner() -> Owner {
         operation_rows: 1_000,
         keep_log: false,
     })
-}
-
-#[test]
-fn a_closed_pool_whose_dispatches_went_to_other_owners_opens() {
-    let mut owner = owner();
-    owner
-        .telling
-        .pools
-        .insert("default".to_owned(), Pool::new());
-    owner.close_pool("default", "its queue is full");
-    assert_eq!(owner.telling.closed_pools().count(), 1);
-    owner.go_on_telling(0);
-    assert_eq!(owner.telling.closed_pools().count(), 0);
-    let is_open = |output: &Output| matches!(output, Output::Notice(Notice::PoolOpen { pool }) if pool == "default");
-    assert!(owner.out.iter().any(is_open), "{:?}", owner.out);
 }
 
 #[test]
@@ -85,36 +69,6 @@ fn a_partition_that_is_handed_over_before_the_time_is_known_is_not_taken() {
         asked = next;
     }
     assert!(looks > 0, "it never asked for the time");
-}
-
-/// A worker gets no more in a message than it has slots, and more than half of them only when every
-/// other gets as many.
-#[test]
-fn many_dispatches_are_shared_out() {
-    for (dispatches, count, slots, most, pack) in [
-        (1, 1, 64, 64, 32),
-        (60, 1, 64, 64, 60),
-        (200, 1, 64, 64, 50),
-        (100, 2, 64, 64, 50),
-        (192, 2, 64, 64, 48),
-        (130, 1, 64, 64, 44),
-        (100, 8, 64, 64, 32),
-        (1_000, 8, 64, 64, 63),
-        (1_000, 1, 64, 8, 8),
-        (12, 3, 1, 64, 1),
-        (1_000, 1, 1, 64, 1),
-        (12, 3, 8, 64, 4),
-        (1_000, 2, 10_000, 64, 64),
-    ] {
-        let workers = crate::owner::workers::PoolWorkers {
-            count,
-            least_slots: slots,
-        };
-        let found = pack_of(dispatches, Some(workers), most);
-        assert_eq!(found, pack, "{dispatches} for {workers:?}");
-    }
-    assert_eq!(pack_of(1_000, None, 64), 32);
-    assert_eq!(pack_of(1_000, None, 8), 8);
 }
 
 /// A message that is given back to another owner, because its partition is lost, keeps nobody of

@@ -8,6 +8,8 @@ mod comparing;
 mod cut_off;
 #[path = "late_tests.rs"]
 mod late;
+#[path = "links_tests.rs"]
+mod links_tests;
 #[path = "look_ups_tests.rs"]
 mod look_ups;
 #[path = "operating_tests.rs"]
@@ -16,6 +18,8 @@ mod operating_tests;
 mod pausing;
 #[path = "renewing_tests.rs"]
 mod renewing;
+#[path = "watching_store.rs"]
+mod store;
 
 use super::*;
 use crate::leases::is_over_after;
@@ -27,6 +31,7 @@ use attune_core::{
     Action, ActionId, Attempt, ExecutionId, PartOfOperation, Priority, RequestId, Seq, Status,
     WorkerId,
 };
+use links_tests::Sent;
 use std::sync::Arc;
 
 const TTL: Millis = 15_000;
@@ -59,8 +64,8 @@ struct World {
     are_gone: bool,
     /// How many bodies were read each time.
     read: Vec<usize>,
-    /// What was dispatched, together each time, and is not confirmed yet.
-    dispatched: Vec<(PublishId, Vec<ExecutionId>)>,
+    /// What workers were sent, and is not confirmed yet.
+    sent: Vec<Sent>,
     /// What was taken, and when.
     taken: Vec<(PartitionId, Millis)>,
     /// Workers whose leases were ended, and when.
@@ -88,6 +93,8 @@ struct World {
     /// The requests that entries of the audit log name, and how many dead letters there are.
     entries: Vec<RequestId>,
     letters: usize,
+    /// How often in a row it wanted to be woken at once, and nothing came of it.
+    is_idle: u32,
 }
 
 impl World {
@@ -117,13 +124,10 @@ impl World {
                 round_max_items: 100,
                 step_items: 1_000,
                 round_max_bytes: 1 << 20,
-                dispatch_max_pack: 64,
-                pool_line: 1_000,
                 stats_interval: 1_000,
                 stats_refresh: 60_000,
                 reconcile: ReconcileBounds {
                     worker_grace: GRACE,
-                    republish_after: 30_000,
                     interval: 10_000,
                 },
                 page_rows: 10_000,
@@ -152,7 +156,8 @@ impl World {
             body_bytes: 0,
             are_gone: false,
             read: Vec::new(),
-            dispatched: Vec::new(),
+            sent: Vec::new(),
+            is_idle: 0,
             taken: Vec::new(),
             ended: Vec::new(),
             taken_back: Vec::new(),
@@ -199,19 +204,22 @@ impl World {
                 let late = self.held_back.drain(..);
                 inputs.extend(late.map(|(id, reply)| Input::Answered(id, reply)));
             }
-            self.give(inputs);
-            self.now = self
-                .owner
-                .wake_at(self.now)
-                .max(self.now + 1)
-                .min(self.now + 100);
+            let is_alone = inputs.len() == 1;
+            let has_done = self.give(inputs);
+            let wake_at = self.owner.wake_at(self.now);
+            let is_idle = is_alone && !has_done && wake_at <= self.now;
+            self.is_idle = if is_idle { self.is_idle + 1 } else { 0 };
+            assert!(self.is_idle < 2, "it turns round and round: {wake_at}");
+            self.now = wake_at.max(self.now + 1).min(self.now + 100);
         }
     }
 
-    /// This happens now, and what comes of it.
-    fn give(&mut self, mut inputs: VecDeque<Input>) {
+    /// This happens now, and what comes of it; whether anything does.
+    fn give(&mut self, mut inputs: VecDeque<Input>) -> bool {
+        let mut has_done = false;
         while let Some(input) = inputs.pop_front() {
             for output in self.owner.step(self.now, input) {
+                has_done = true;
                 match output {
                     Output::Call(id, call) => {
                         let is_late = self.is_silent()
@@ -230,151 +238,20 @@ impl World {
                     Output::Notice(notice) => self.notices.push(notice),
                     Output::Ack(ids) => self.acked.extend(ids),
                     Output::Refuse { deliveries, .. } => self.acked.extend(deliveries),
-                    Output::Dispatch { id, dispatches, .. } => {
-                        let ids = dispatches.iter().map(|it| it.grantee.execution_id);
-                        self.dispatched.push((id, ids.collect()));
-                    }
+                    Output::Dispatch {
+                        id,
+                        worker,
+                        sections,
+                    } => self.sent.push(Sent {
+                        id,
+                        worker,
+                        sections,
+                    }),
                     _ => {}
                 }
             }
         }
-    }
-
-    fn answer(&mut self, call: Call) -> Reply {
-        if self.now < self.away_until {
-            return failed("away");
-        }
-        if self.refuses.is_some_and(|refuses| refuses(&call)) {
-            return Reply::Failed(Failure {
-                refused: true,
-                words: "permission denied".to_owned(),
-            });
-        }
-        match call {
-            Call::Announce { cut_off, .. } => {
-                self.announced.push(cut_off);
-                Reply::Announced
-            }
-            Call::GiveUp(held, to) => {
-                for (partition, epoch) in held {
-                    let lease = &mut self.leases[usize::from(partition.0)];
-                    assert_eq!(lease.epoch, epoch);
-                    (lease.holder, lease.wanted_owner, lease.ttl) = (None, to, 0);
-                }
-                Reply::GaveUp
-            }
-            Call::Look => Reply::Looked(Looked {
-                store_now: 1_700_000_000_000 + self.now + self.store_ahead,
-                own_now: 1_700_000_000_000 + self.now + self.own_ahead,
-                executors: self.executors.clone(),
-                leases: self.leases.clone(),
-            }),
-            Call::Renew(held) => Reply::Renewed(held.into_iter().map(|(id, _)| id).collect()),
-            Call::Acquire(wanted) => {
-                let mut taken = Vec::new();
-                for partition in wanted {
-                    let lease = &mut self.leases[usize::from(partition.0)];
-                    assert_eq!(lease.holder, Some(self.owner.options.id));
-                    lease.epoch = Epoch(lease.epoch.0 + 1);
-                    taken.push((partition, lease.epoch));
-                    self.taken.push((partition, self.now));
-                }
-                Reply::Acquired(taken)
-            }
-            Call::TakeOver(_) if self.refuses_takes => Reply::Failed(Failure {
-                refused: true,
-                words: "lock timeout".to_owned(),
-            }),
-            Call::TakeOver(observed) => {
-                let mut taken = Vec::new();
-                for seen in observed {
-                    let lease = &mut self.leases[usize::from(seen.partition.0)];
-                    assert_eq!(lease.observed(), seen, "nothing moved meanwhile");
-                    lease.epoch = Epoch(lease.epoch.0 + 1);
-                    lease.holder = Some(self.owner.options.id);
-                    taken.push((lease.partition, lease.epoch));
-                    self.taken.push((lease.partition, self.now));
-                }
-                Reply::Acquired(taken)
-            }
-            Call::LoadOperations(_) => Reply::Operations(self.operations.clone()),
-            Call::WorkerEnds => Reply::WorkerEnds(self.workers.clone()),
-            Call::EndWorkers(observed) => {
-                for (worker, renewals) in &observed {
-                    let mut rows = self.workers.iter_mut();
-                    let row = rows.find(|row| row.worker == *worker).unwrap();
-                    assert_eq!(row.renewals, *renewals);
-                    row.ended = true;
-                    self.ended.push((*worker, self.now));
-                }
-                Reply::EndedWorkers(observed.iter().map(|(worker, _)| *worker).collect())
-            }
-            Call::LoadQueues(id) => Reply::Queues {
-                actions: Vec::from_iter((id == PartitionId(0)).then(|| self.action.clone())),
-                totals: vec![],
-                sets: self.sets.clone(),
-            },
-            Call::LoadPauses { .. } => Reply::Pauses(Some(self.sets.pauses.clone())),
-            Call::LoadPolicies { .. } => Reply::Policies(Some(self.sets.policies.clone())),
-            Call::LoadRows { partition, .. } if self.unreadable == Some(partition) => {
-                Reply::Failed(Failure {
-                    refused: true,
-                    words: "a stored priority cannot be read".to_owned(),
-                })
-            }
-            Call::LoadRows { partition, .. } => Reply::Rows {
-                rows: self.rows(|(slot, shown)| *shown && slot.id.partition() == partition),
-                next: None,
-            },
-            Call::ScanRows { after: Some(_), .. } => Reply::Slice {
-                rows: vec![],
-                last: None,
-            },
-            Call::ScanRows { .. } => Reply::Slice {
-                rows: self.rows(|_| true),
-                last: self.slots.iter().map(|(slot, _)| slot.id).max(),
-            },
-            Call::LookUp { actions, .. } if self.is_unread(&actions) => failed("unreadable"),
-            Call::LookUp { actions, .. } => {
-                let known = self.action.spec.action_ref.as_str();
-                let asked = actions.iter().any(|action_ref| action_ref == known);
-                Reply::Known {
-                    requests: vec![],
-                    actions: Vec::from_iter(asked.then(|| self.action.clone())),
-                }
-            }
-            Call::LoadSlots(ids) => {
-                let slots = self.slots.iter().map(|(slot, _)| slot.clone());
-                Reply::Slots(slots.filter(|slot| ids.contains(&slot.id)).collect())
-            }
-            Call::LoadWords(_) => Reply::Words(Vec::new()),
-            Call::LoadOperationWords(ids) => Reply::Words(operating_tests::of_nobody(ids)),
-            Call::LoadBodies(ids) => {
-                self.read.push(ids.len());
-                let text = format!("\"{}\"", "x".repeat(self.body_bytes));
-                let parameters = attune_core::RawValue::from_string(text).unwrap();
-                let found = ids.into_iter().filter(|_| !self.are_gone);
-                let bodies = found.map(|id| Body {
-                    id,
-                    parameters: parameters.clone(),
-                    timeout_seconds: None,
-                });
-                Reply::Bodies(bodies.collect())
-            }
-            Call::Commit(commit) => {
-                self.letters += commit.batch.letters.len();
-                operating_tests::keep(&mut self.operations, &commit.batch);
-                let audit = commit.batch.audit.iter();
-                self.entries.extend(audit.filter_map(beside::request_of));
-                for change in &commit.batch.changes {
-                    self.slots.retain(|(slot, _)| slot.id != change.id);
-                    self.taken_back.push((change.id, self.now));
-                }
-                Reply::Committed(vec![])
-            }
-            Call::Retire => Reply::Retired,
-            Call::LoadMeters { .. } => unreachable!("no action counts anything"),
-        }
+        has_done
     }
 
     /// Nobody holds anything.

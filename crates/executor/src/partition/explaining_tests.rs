@@ -7,7 +7,7 @@ use attune_core::explain::NoEstimate;
 use attune_core::policy::{Backoff, Factor, Path, Priorities, Retry};
 use attune_core::{ActionSpec, Outcome, Priority, RejectCode, Submission};
 
-use super::test_world::{ACTION, CLUSTER, PARTITION, World, action};
+use super::test_world::{ACTION, CLUSTER, PARTITION, WORKER, World, action, roster};
 use super::*;
 use crate::queue::QueueConfig;
 
@@ -142,7 +142,7 @@ fn run(load: Load, seed: u64) -> Figures {
         max_queue_length: 100_000,
         queue_timeout_seconds: 1_000_000,
     });
-    let mut partition = Partition::new(PARTITION, Epoch(1), CLUSTER, queues);
+    let mut partition = Partition::new(PARTITION, Epoch(1), CLUSTER, queues, roster());
     let recover = Event::Recover {
         actions: vec![of_load],
         totals: Vec::new(),
@@ -174,6 +174,8 @@ fn run(load: Load, seed: u64) -> Figures {
                     attempt,
                     action_id: ACTION,
                     outcome: Arc::new(Outcome::of(status, None)),
+                    worker: WORKER,
+                    ran: None,
                 });
                 (now, partition.step(now, completed))
             }

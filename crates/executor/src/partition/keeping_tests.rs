@@ -6,7 +6,7 @@ use attune_core::policy::{Backoff, Factor, OnLimit, Retry};
 use attune_core::{Attempt, PauseMode, PauseTarget, Pauses, Priority, RequestId, Status};
 
 use super::super::test_world::{
-    ACTION, PARTITION, World, action, cancel, completion, reconcile, submit_event,
+    ACTION, PARTITION, WORKER, World, action, cancel, completion, life, reconcile, submit_event,
 };
 use super::super::{Event, ForceRelease};
 use super::*;
@@ -57,7 +57,7 @@ impl World {
 fn who_keeps_its_slot_begins_anew_in_it_at_its_time_and_gives_it_back_at_the_end() {
     let mut world = keeping(1);
     let ids = world.submit(2);
-    world.claim(ids[0]);
+    world.start(ids[0]);
     world.round(vec![failed(ids[0], 1)]);
     assert_eq!(world.holders(), [ids[0]], "nobody else has it");
     let (status, attempt, _) = world.stored.active[&ids[0]];
@@ -203,7 +203,7 @@ fn a_next_try_that_never_began_comes_again_in_its_slot() {
 fn a_lost_worker_leaves_its_slot_to_the_next_try() {
     let mut world = keeping(1);
     let ids = world.submit(2);
-    world.claim(ids[0]);
+    world.start(ids[0]);
     let slot = world.slot(ids[0], true);
     world.reconcile(vec![slot]);
     assert_eq!(world.holders(), [ids[0]]);
@@ -236,15 +236,12 @@ fn nobody_begins_anew_while_the_queue_is_held_or_its_pool_closed() {
     world.round(vec![pauses(2, None)]);
     assert_eq!(world.attempt(id), 2, "its time is over");
     world.round(vec![failed(id, 2)]);
-    let pool = |closed| Event::Pool {
-        name: keeps(2, 2).spec.pool.as_str().into(),
-        closed,
-    };
-    world.round(vec![pool(true)]);
+    world.lives([]);
     world.wait(500);
     assert_eq!(world.attempt(id), 2);
-    world.round(vec![pool(false)]);
+    world.lives([life(WORKER, 1)]);
     assert_eq!(world.attempt(id), 3);
+    assert_eq!(world.stored.workers[&id], WORKER);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use attune_core::{
 use chrono::DateTime;
 use proptest::prelude::*;
 
-use super::super::test_world::{CLUSTER, PARTITION, cancel, completed, submitted};
+use super::super::test_world::{CLUSTER, PARTITION, WORKER, cancel, completed, roster, submitted};
 use super::super::{Event, OnReject, Partition};
 use super::*;
 use crate::queue::{ExecutionQueueManager, QueueConfig};
@@ -164,7 +164,7 @@ impl World {
 
 fn loaded(epoch: Epoch, now: Millis, store: &Store) -> Partition {
     let queues = ExecutionQueueManager::new(QueueConfig::default());
-    let mut partition = Partition::new(PARTITION, epoch, CLUSTER, queues);
+    let mut partition = Partition::new(PARTITION, epoch, CLUSTER, queues, roster());
     partition.keep_log();
     let recover = Event::Recover {
         actions: (0..ACTIONS.len()).map(action).collect(),
@@ -190,6 +190,7 @@ fn loaded(epoch: Epoch, now: Millis, store: &Store) -> Partition {
         front: row.front,
         demand: None,
         kept_until: None,
+        worker: row.status.holds_slot().then_some(WORKER),
     });
     partition.step(now, Event::RecoverRows(rows.collect()));
     partition

@@ -2,7 +2,9 @@
 
 use attune_core::{Priority, Reject, RejectCode, WorkerId};
 
-use super::test_world::{ACTION, PARTITION, World, action, completed, reconcile, submit_event};
+use super::test_world::{
+    ACTION, PARTITION, WORKER, World, action, completed, reconcile, submit_event,
+};
 use super::*;
 use crate::counters::Counter;
 use crate::detector::Broken;
@@ -78,10 +80,11 @@ fn audited_status(effects: &[Effect]) -> Status {
     }
 }
 
+/// Whether the worker hears that the attempt is none of its own any more.
 fn ends_a_run(effects: &[Effect], id: ExecutionId, wanted: i32) -> bool {
     effects.iter().any(|effect| {
-        matches!(effect, Effect::CancelRun { execution_id, attempt }
-            if (*execution_id, *attempt) == (id, Attempt(wanted)))
+        matches!(effect, Effect::Settled { worker, grant }
+            if (*worker, *grant) == (WORKER, (id, Attempt(wanted))))
     })
 }
 
@@ -89,7 +92,7 @@ fn ends_a_run(effects: &[Effect], id: ExecutionId, wanted: i32) -> bool {
 fn an_operator_takes_a_slot_back_and_the_execution_keeps_its_place() {
     let mut world = World::new(Some(1), 100);
     let ids = world.submit(3);
-    world.claim(ids[0]);
+    world.start(ids[0]);
     let taken = command(ids[0], 1);
     let effects = world.force_release(taken.clone());
     assert!(ends_a_run(&effects, ids[0], 1));
@@ -138,14 +141,14 @@ fn a_slot_taken_back_follows_the_policy_for_lost_workers() {
     // The attempts are used up with the second.
     let mut world = World::new(Some(1), 100);
     let ids = world.submit(2);
-    world.claim(ids[0]);
+    world.start(ids[0]);
     world.force_release(command(ids[0], 1));
-    world.claim(ids[0]);
+    world.start(ids[0]);
     world.force_release(command(ids[0], 2));
     assert_eq!(world.stored.history[&ids[0]], Status::Abandoned);
     assert_eq!(world.holders(), [ids[1]]);
 
-    // What was cancelled before is cancelled now; what nobody has claimed can be taken as well.
+    // What was cancelled before is cancelled now; what has not begun can be taken as well.
     world.step(super::test_world::cancel(ids[1]));
     let effects = world.force_release(command(ids[1], 1));
     assert_eq!(world.stored.history[&ids[1]], Status::Cancelled);
@@ -289,7 +292,7 @@ fn retries_delays_and_priorities_are_no_violations() {
     let late = submit_delayed(&mut world, 1000);
     let normal = world.submit(3);
     let high = world.submit_with(2, Priority::High);
-    world.claim(normal[0]);
+    world.start(normal[0]);
     world.force_release(command(normal[0], 1));
     let order = [high[0], high[1], late, normal[0], normal[1], normal[2]];
     world.now = 2000;
@@ -344,7 +347,7 @@ fn a_later_one_that_started_earlier_is_found_at_limit_1() {
     let ids = world.submit(2);
     world.now = 30_000;
     let seen = |world: &mut World, id: ExecutionId, running_for: Millis| {
-        world.claim(id);
+        world.start(id);
         let mut row = world.slot(id, false);
         row.running_for = Some(running_for);
         world.reconcile(vec![row]);

@@ -80,7 +80,10 @@ fn the_latest_wins_within_one_round_and_who_is_asked_to_end_is_stored_so() {
     });
     let asked = |effects: &[Effect]| -> Vec<ExecutionId> {
         let asked = effects.iter().filter_map(|effect| match effect {
-            Effect::CancelRun { execution_id, .. } => Some(*execution_id),
+            Effect::CancelRun { worker, grant } => {
+                assert_eq!(*worker, WORKER);
+                Some(grant.0)
+            }
             _ => None,
         });
         asked.collect()

@@ -1,101 +1,134 @@
-//! Tests of what cannot be told to a worker: pools that take nothing, dispatches that are too
-//! large, attempts that can never be sent.
+//! Tests of what no worker can be told: pools without room, dispatches that are too large, attempts
+//! that can never be sent.
 
-use attune_core::{RawValue, RejectCode, Submission};
+use attune_core::{RawValue, RejectCode, Submission, WorkerId};
+use attune_dispatch::Life;
 
-use super::test_world::{ACTION, CLUSTER, World, action, completed, submit_event, submitted};
+use super::test_world::{
+    ACTION, CLUSTER, WORKER, World, action, completed, completion, life, roster, submit_event,
+    submitted,
+};
 use super::*;
 use crate::counters::Counter;
 use crate::queue::Blocked;
 use crate::queue::QueueConfig;
 
-fn pool(name: &str, closed: bool) -> Event {
-    let name = Arc::from(name);
-    Event::Pool { name, closed }
-}
-
-/// The pool of the action of these tests.
-fn own(closed: bool) -> Event {
-    pool(&action(None).spec.pool, closed)
+/// What says that a worker of the pool of these tests has room.
+fn room() -> Event {
+    let pool = Arc::from(action(None).spec.pool);
+    Event::Room { pool }
 }
 
 #[test]
-fn nothing_is_granted_while_the_pool_is_closed_and_at_once_when_it_opens() {
+fn nothing_is_granted_while_no_worker_has_room_and_at_once_when_one_has() {
     let mut world = World::new(Some(2), 100);
+    world.lives([life(WORKER, 1)]);
     let first = world.submit(1)[0];
-    world.step(pool("another", true));
-    let second = world.submit(1)[0];
-    assert_eq!(
-        world.holders(),
-        [first, second],
-        "another pool is no matter"
-    );
-
-    world.step(own(true));
     let answered = world.stored.answers.len();
-    let waiting = world.submit(2);
+    let waiting = world.submit(3);
     let positions = world.stored.answers[answered..].iter();
     let positions: Vec<_> = positions
         .map(|answer| answer.as_ref().unwrap().position)
         .collect();
     assert_eq!(
         positions,
-        [Some(0), Some(1)],
+        [Some(0), Some(1), Some(2)],
         "accepted, and told that they wait"
     );
-    // Who holds a slot keeps it and may end; nobody follows.
-    world.complete(first, 1);
-    world.complete(second, 1);
-    assert!(world.holders().is_empty());
+    assert_eq!(world.holders(), [first]);
     assert_eq!(world.partition.blocked(ACTION), Some(Blocked::PoolClosed));
-    let told = world.stored.dispatched.len();
-    // Time passes, the definition comes again, the same word comes again: it stays closed.
-    for event in [
-        Event::Tick,
-        Event::ActionKnown(Box::new(action(Some(2)))),
-        own(true),
-    ] {
+    // Time passes, the definition comes again, a worker of another pool comes: nobody follows.
+    let elsewhere = Life {
+        pool: "another".to_owned(),
+        ..life(WorkerId::fresh(), 9)
+    };
+    world.lives([life(WORKER, 1), elsewhere]);
+    for event in [Event::Tick, Event::ActionKnown(Box::new(action(Some(2))))] {
         world.step(event);
-        assert!(world.holders().is_empty());
+        assert_eq!(world.holders(), [first]);
     }
-
-    world.step(own(false));
-    assert_eq!(world.holders(), waiting);
-    assert_eq!(world.stored.dispatched.len(), told + 2);
-    assert_eq!(world.partition.blocked(ACTION), Some(Blocked::Empty));
-    assert!(world.step(own(false)).is_empty(), "it is open already");
+    // Whoever holds a slot may end; the next has the room that is free then.
+    world.complete(first, 1);
+    world.serve_line();
+    assert_eq!(world.holders(), waiting[..1]);
+    let told = world.stored.dispatched.len();
+    world.lives([life(WORKER, 5)]);
+    assert_eq!(world.holders(), waiting[..2], "as many as the limit lets run");
+    assert_eq!(world.stored.dispatched.len(), told + 1);
+    assert_eq!(
+        world.partition.blocked(ACTION),
+        Some(Blocked::Limit { limit: 2 })
+    );
+    assert_eq!(world.roster.lock().held(WORKER), 2);
+    assert!(world.step(room()).is_empty(), "nobody stands in line");
 }
 
 #[test]
-fn who_waits_for_a_closed_pool_can_be_cancelled_and_expires() {
+fn nobody_is_granted_to_who_drains_or_is_over() {
+    let mut world = World::new(Some(2), 100);
+    let other = WorkerId::fresh();
+    let draining = Life {
+        draining: true,
+        ..life(WORKER, 9)
+    };
+    world.lives([draining, life(other, 1)]);
+    let ids = world.submit(2);
+    assert_eq!(world.holders(), ids[..1]);
+    assert_eq!(world.stored.workers[&ids[0]], other);
+    world.lives([]);
+    assert_eq!(world.holders(), ids[..1], "its end is another matter");
+    world.lives([life(WORKER, 1)]);
+    assert_eq!(world.stored.workers[&ids[1]], WORKER);
+}
+
+#[test]
+fn who_waits_for_a_worker_can_be_cancelled_and_expires() {
     let mut world = World::new(Some(1), 100);
-    world.step(own(true));
+    world.lives([]);
     let ids = world.submit(2);
     world.round(vec![super::test_world::cancel(ids[0])]);
     assert_eq!(world.stored.history[&ids[0]], Status::Cancelled);
     world.now = world.partition.next_deadline().unwrap();
     world.round(vec![]);
     assert_eq!(world.stored.history[&ids[1]], Status::Expired);
+    // Whoever stands in line for nobody is no obstacle.
+    world.lives([life(WORKER, 1)]);
+    assert_eq!(world.partition.waited_for().count(), 0);
+    assert!(!world.roster.lock().is_waited_for(&action(None).spec.pool));
+    let id = world.submit(1)[0];
+    assert_eq!(world.holders(), [id]);
 }
 
 #[test]
-fn an_action_that_moves_to_another_pool_leaves_the_closed_one() {
+fn an_action_that_moves_to_another_pool_leaves_the_line_of_its_own() {
     let mut world = World::new(Some(1), 100);
-    world.step(own(true));
+    let elsewhere = Life {
+        pool: "another".to_owned(),
+        ..life(WorkerId::fresh(), 1)
+    };
+    world.lives([elsewhere.clone()]);
     let ids = world.submit(2);
+    assert_eq!(world.holders(), []);
     let mut moved = action(Some(1));
+    moved.version = 2;
     moved.spec.pool = "another".to_owned();
-    world.step(Event::ActionKnown(Box::new(moved)));
+    world.round(vec![Event::ActionKnown(Box::new(moved))]);
     assert_eq!(world.holders(), ids[..1]);
+    assert_eq!(world.stored.workers[&ids[0]], elsewhere.worker);
+    assert_eq!(world.partition.waited_for().count(), 0);
     // What becomes of its old pool is no matter to it any more, that of the new one is.
-    world.step(own(false));
-    world.step(own(true));
-    world.complete(ids[0], 1);
-    assert_eq!(world.holders(), ids[1..]);
-    world.step(pool("another", true));
-    world.complete(ids[1], 1);
-    world.submit(1);
+    world.lives([life(WORKER, 9)]);
+    world.step(Event::Completed(Completion {
+        worker: elsewhere.worker,
+        ..completion(ids[0], 1)
+    }));
+    assert_eq!(world.holders(), []);
     assert_eq!(world.partition.blocked(ACTION), Some(Blocked::PoolClosed));
+    assert!(world.partition.waited_for().eq(["another"]));
+    world.roster.lock().set([elsewhere]);
+    let pool = Arc::from("another");
+    world.step(Event::Room { pool });
+    assert_eq!(world.holders(), ids[1..]);
 }
 
 #[test]
@@ -194,7 +227,7 @@ fn a_definition_that_fills_a_message_by_itself_leaves_no_room() {
         ..CLUSTER
     };
     let queues = ExecutionQueueManager::new(QueueConfig::default());
-    let mut partition = Partition::new(PartitionId(0), Epoch(1), cluster, queues);
+    let mut partition = Partition::new(PartitionId(0), Epoch(1), cluster, queues, roster());
     let (actions, totals) = (vec![action(None)], vec![]);
     partition.step(
         0,

@@ -60,7 +60,7 @@ fn slots_that_changed_while_the_store_was_read_are_left_alone() {
     // A worker that was lost then, and whose slot came back since, is not lost again.
     let mut world = World::new(Some(1), 100);
     let ids = world.submit(2);
-    world.claim(ids[0]);
+    world.start(ids[0]);
     let read = vec![world.slot(ids[0], true)];
     world.complete(ids[0], 1);
     assert!(world.compare_slots(read, &[ids[0], ids[1]]).is_empty());

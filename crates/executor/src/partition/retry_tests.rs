@@ -96,7 +96,7 @@ fn what_the_policy_does_not_name_ends() {
     world.round(vec![failed(id, 1)]);
     assert_eq!(world.stored.history[&id], Status::Failed);
     let id = world.submit(1)[0];
-    world.claim(id);
+    world.start(id);
     let slot = world.slot(id, true);
     world.reconcile(vec![slot]);
     assert_eq!(world.stored.history[&id], Status::Abandoned);
@@ -141,7 +141,7 @@ fn a_lost_worker_is_waited_for_likewise_and_what_never_began_is_no_try() {
     });
     known.spec.max_attempts = None;
     world.round(vec![Event::ActionKnown(Box::new(known))]);
-    world.claim(id);
+    world.start(id);
     let slot = world.slot(id, true);
     world.reconcile(vec![slot]);
     assert_eq!(world.stored.active[&id].0, Status::Queued, "the first try");
@@ -209,7 +209,7 @@ fn an_action_that_says_nothing_is_tried_again_as_before() {
     let ids = world.submit(2);
     world.round(vec![failed(ids[0], 1)]);
     assert_eq!(world.stored.history[&ids[0]], Status::Failed);
-    world.claim(ids[1]);
+    world.start(ids[1]);
     let slot = world.slot(ids[1], true);
     world.reconcile(vec![slot]);
     assert_eq!(world.holders(), [ids[1]], "at once");

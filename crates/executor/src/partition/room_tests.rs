@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use attune_core::{ActionSpec, Priority, Seq};
 
-use super::test_world::{CLUSTER, PARTITION, action};
+use super::test_world::{CLUSTER, PARTITION, WORKER, action, roster};
 use super::*;
 use crate::queue::QueueConfig;
 
@@ -15,7 +15,7 @@ fn due(counts: &[(i64, u32)], limit: Option<u32>) -> Partition {
         queue_timeout_seconds: 60,
     };
     let queues = ExecutionQueueManager::new(config);
-    let mut partition = Partition::new(PARTITION, Epoch(1), CLUSTER, queues);
+    let mut partition = Partition::new(PARTITION, Epoch(1), CLUSTER, queues, roster());
     partition.keep_log();
     let actions = counts.iter().map(|(n, _)| {
         let mut action = action(limit);
@@ -63,6 +63,7 @@ fn row(action: i64, place: u32, not_before: Option<Millis>) -> StoredExecution {
         cancel_requested: false,
         demand: None,
         kept_until: None,
+        worker: None,
     }
 }
 
@@ -109,6 +110,7 @@ fn a_slot_that_comes_free_is_handed_on_whatever_else_is_due() {
     let mut running = row(2, 6_000, None);
     running.status = Status::Running;
     running.attempt = Attempt(1);
+    running.worker = Some(WORKER);
     let id = running.id;
     let rows = vec![running, row(2, 6_001, None)];
     partition.step(0, Event::RecoverRows(rows));
@@ -123,6 +125,8 @@ fn a_slot_that_comes_free_is_handed_on_whatever_else_is_due() {
         // Whatever it names: the execution says which slot it is.
         action_id: ActionId(1),
         outcome: Arc::new(attune_core::Outcome::succeeded(None)),
+        worker: WORKER,
+        ran: None,
     };
     let step = granted(&mut partition, 100, Event::Completed(completion));
     assert_eq!(step, [(2, 1)].into());
@@ -154,6 +158,7 @@ fn who_is_due_is_not_passed_while_others_are_woken() {
     let mut running = row(2, 6_000, None);
     running.status = Status::Running;
     running.attempt = Attempt(1);
+    running.worker = Some(WORKER);
     let id = running.id;
     let mut retry = row(2, 6_001, Some(100));
     retry.attempt = Attempt(1);
@@ -170,6 +175,8 @@ fn who_is_due_is_not_passed_while_others_are_woken() {
         attempt: Attempt(1),
         action_id: ActionId(2),
         outcome: std::sync::Arc::new(attune_core::Outcome::succeeded(None)),
+        worker: WORKER,
+        ran: None,
     };
     let mut effects = partition.step(5_000, Event::Completed(completion));
     effects.extend(partition.step(5_000, Event::Tick));

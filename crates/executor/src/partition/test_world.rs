@@ -1,16 +1,20 @@
 //! A plain model of the store for tests of the decisions: effects are folded into rounds as in
 //! production, and the model checks what every round may and may not do.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+#[path = "test_judge.rs"]
+mod test_judge;
 
-use attune_core::{ActionSpec, Move, Outcome, OwnerId, Priority, Reject, Submission};
+use std::collections::BTreeMap;
+
+use attune_core::{ActionSpec, Move, Outcome, OwnerId, Priority, Reject, Submission, WorkerId};
+use attune_dispatch::{Key, Life};
+use test_judge::judge;
 
 use super::*;
 use crate::counters::Counter;
 use crate::queue::QueueConfig;
 use crate::round::{Draft, Tell};
 use crate::stored::{PutBack, StoredSlot};
-use attune_core::Seq;
 
 pub(super) const CLUSTER: ClusterBounds = ClusterBounds {
     partitions: 1,
@@ -18,11 +22,8 @@ pub(super) const CLUSTER: ClusterBounds = ClusterBounds {
 };
 pub(super) const PARTITION: PartitionId = PartitionId(0);
 pub(super) const ACTION: ActionId = ActionId(7);
-const BOUNDS: ReconcileBounds = ReconcileBounds {
-    worker_grace: 5_000,
-    republish_after: 30_000,
-    interval: 10_000,
-};
+/// The life of a worker that has room for everybody, as far as nothing else is said.
+pub(super) const WORKER: WorkerId = WorkerId(uuid::Uuid::from_u128(9));
 
 /// What the store would hold.
 #[derive(Debug, Clone, Default)]
@@ -33,7 +34,15 @@ pub(super) struct Stored {
     pub(super) history: BTreeMap<ExecutionId, Status>,
     pub(super) requests: Vec<KnownRequest>,
     pub(super) totals: QueueTotals,
+    /// Which life of a worker may run those that hold a slot.
+    pub(super) workers: BTreeMap<ExecutionId, WorkerId>,
+    /// Since when they run, where that is known.
+    pub(super) started: BTreeMap<ExecutionId, Millis>,
     pub(super) dispatched: Vec<(ExecutionId, Attempt)>,
+    /// What workers were told that is written down.
+    pub(super) settled: Vec<(WorkerId, Key)>,
+    /// What workers were told to end.
+    pub(super) cancelled: Vec<(WorkerId, Key)>,
     pub(super) answers: Vec<Result<Accepted, Reject>>,
     pub(super) counts: BTreeMap<Counter, u64>,
     /// What was decided, in order.
@@ -42,6 +51,7 @@ pub(super) struct Stored {
 
 pub(super) struct World {
     pub(super) partition: Partition,
+    pub(super) roster: SharedRoster,
     pub(super) now: Millis,
     pub(super) stored: Stored,
     /// A promise is broken on purpose, so what is decided must not be judged.
@@ -60,7 +70,25 @@ pub(super) fn action(limit: Option<u32>) -> Action {
     }
 }
 
+/// A life of a worker of the pool of these tests.
+pub(super) fn life(worker: WorkerId, slots: u32) -> Life {
+    Life {
+        worker,
+        pool: action(None).spec.pool,
+        slots,
+        draining: false,
+    }
+}
+
+/// [`WORKER`] alone, which never is full.
+pub(super) fn roster() -> SharedRoster {
+    let roster = SharedRoster::default();
+    roster.lock().set([life(WORKER, u32::MAX)]);
+    roster
+}
+
 fn recovered(
+    roster: SharedRoster,
     epoch: Epoch,
     config: QueueConfig,
     limit: Option<u32>,
@@ -68,7 +96,7 @@ fn recovered(
     sets: Sets,
 ) -> Partition {
     let queues = ExecutionQueueManager::new(config);
-    let mut partition = Partition::new(PARTITION, epoch, CLUSTER, queues);
+    let mut partition = Partition::new(PARTITION, epoch, CLUSTER, queues, roster);
     partition.keep_log();
     let actions = vec![action(limit)];
     partition.step(
@@ -82,14 +110,43 @@ fn recovered(
     partition
 }
 
+impl Stored {
+    /// A grant names its worker, and nobody else has one.
+    fn assign(&mut self, id: ExecutionId, status: Status, worker: Option<WorkerId>) {
+        assert_eq!(worker.is_some(), status.holds_slot(), "{id} is {status}");
+        self.started.remove(&id);
+        match worker {
+            Some(worker) => self.workers.insert(id, worker),
+            None => self.workers.remove(&id),
+        };
+    }
+
+    /// As the store writes it: only of the attempt that is granted, and once.
+    fn starts(&mut self, id: ExecutionId, attempt: Attempt, since: Millis) {
+        let row = self.active.get_mut(&id).expect("only stored rows start");
+        assert_eq!((row.0, row.1), (Status::Requested, attempt));
+        row.0 = Status::Running;
+        assert_eq!(self.started.insert(id, since), None);
+    }
+}
+
 impl World {
     pub(super) fn new(limit: Option<u32>, max_queue_length: u32) -> Self {
         let config = QueueConfig {
             max_queue_length,
             queue_timeout_seconds: 60,
         };
+        let roster = roster();
         Self {
-            partition: recovered(Epoch(1), config, limit, vec![], Sets::default()),
+            partition: recovered(
+                roster.clone(),
+                Epoch(1),
+                config,
+                limit,
+                vec![],
+                Sets::default(),
+            ),
+            roster,
             now: 0,
             stored: Stored::default(),
             tampered: false,
@@ -139,6 +196,7 @@ impl World {
             let row = (new.status, new.attempt, new.grant_no);
             let earlier = stored.active.insert(new.id, row);
             assert_eq!(earlier, None, "{} was stored before", new.id);
+            stored.assign(new.id, new.status, new.worker);
         }
         let instant = batch.instant.iter().map(|(new, _)| new);
         for new in batch.inserts.iter().chain(instant) {
@@ -158,6 +216,13 @@ impl World {
             assert!(change.attempt >= row.1);
             if let Some(transition) = change.transition {
                 *row = (transition.to(), change.attempt, change.grant_no.or(row.2));
+                let status = row.0;
+                stored.assign(change.id, status, change.worker);
+            } else {
+                assert_eq!(change.worker, None, "only a grant names a worker");
+            }
+            if let Some(since) = change.started {
+                stored.starts(change.id, change.attempt, since);
             }
             if let Some(put_back) = &change.put_back {
                 let earlier = stored.put_back.insert(change.id, (**put_back).clone());
@@ -165,8 +230,11 @@ impl World {
                 let error = earlier.and_then(|earlier| earlier.last_error);
                 now.last_error = now.last_error.take().or(error);
                 if now.keeps_slot {
+                    let row = stored.active.get_mut(&change.id).unwrap();
                     assert!(row.0.holds_slot() && change.transition.is_none());
                     row.0 = Status::Requested;
+                    stored.workers.remove(&change.id);
+                    stored.started.remove(&change.id);
                 }
             }
         }
@@ -174,6 +242,8 @@ impl World {
             let (status, ..) = stored.active.remove(&end.id).expect("only stored rows end");
             status.after(Move::End(end.outcome.status)).unwrap();
             assert_eq!(stored.history.insert(end.id, end.outcome.status), None);
+            stored.workers.remove(&end.id);
+            stored.started.remove(&end.id);
         }
         for (partition, action_id, totals) in &batch.totals {
             assert_eq!((*partition, *action_id), (PARTITION, ACTION));
@@ -193,15 +263,19 @@ impl World {
 
     fn told(&mut self, tell: Tell) {
         let stored = &mut self.stored;
-        for dispatch in tell.dispatches.iter().chain(&tell.redispatches) {
+        for dispatch in &tell.dispatches {
             let (status, attempt, _) = stored.active[&dispatch.execution_id];
             assert!(
                 status.holds_slot(),
                 "only what is stored as granted is told"
             );
             assert_eq!(attempt, dispatch.attempt);
+            let worker = stored.workers.get(&dispatch.execution_id);
+            assert_eq!(worker, Some(&dispatch.worker), "whom its row names");
             stored.dispatched.push((dispatch.execution_id, attempt));
         }
+        stored.settled.extend(tell.settled);
+        stored.cancelled.extend(tell.cancels);
         let answers = tell.answers.into_iter();
         stored
             .answers
@@ -291,6 +365,7 @@ impl World {
                     not_before: put_back.and_then(|it| it.not_before),
                     cancel_requested: false,
                     demand: None,
+                    worker: self.stored.workers.get(id).copied(),
                     kept_until: put_back
                         .filter(|it| it.keeps_slot)
                         .and_then(|it| it.not_before),
@@ -320,8 +395,9 @@ impl World {
             pauses: Arc::clone(&self.partition.pauses),
             policies: Arc::clone(&self.partition.policies),
         };
+        self.roster.lock().forget_partition(PARTITION);
         let mut world = Self {
-            partition: recovered(epoch, config, limit, totals, sets),
+            partition: recovered(self.roster.clone(), epoch, config, limit, totals, sets),
             ..self
         };
         world.step(Event::RecoverRows(rows));
@@ -339,7 +415,7 @@ impl World {
             attempt,
             unbegun: 0,
             status,
-            worker: None,
+            worker: self.stored.workers.get(&id).copied(),
             worker_over,
             requested_at: self.now,
             running_for: None,
@@ -354,9 +430,38 @@ impl World {
         holders.iter().map(|id| self.slot(*id, false)).collect()
     }
 
-    pub(super) fn claim(&mut self, id: ExecutionId) {
-        let row = self.stored.active.get_mut(&id).unwrap();
-        row.0 = row.0.after(Move::Claim).unwrap();
+    /// Its worker says that it runs, and is written down as running.
+    pub(super) fn start(&mut self, id: ExecutionId) {
+        let (_, attempt, _) = self.stored.active[&id];
+        let worker = self.stored.workers[&id];
+        let runs = vec![((id, attempt), self.now)];
+        self.round(vec![Event::Started { worker, runs }]);
+        assert_eq!(self.stored.active[&id].0, Status::Running);
+    }
+
+    /// What lives of the pool there are from now on; whoever stands in line is served, as an owner does it.
+    pub(super) fn lives(&mut self, lives: impl IntoIterator<Item = Life>) {
+        self.roster.lock().set(lives);
+        self.serve_line();
+    }
+
+    /// Serves those who stand in line for workers that have room.
+    pub(super) fn serve_line(&mut self) {
+        let pool: Arc<str> = Arc::from(action(None).spec.pool);
+        let mut draft = Draft::default();
+        while self.partition.may_grant() && self.is_anybody_ready() {
+            let event = Event::Room {
+                pool: Arc::clone(&pool),
+            };
+            draft.add(PARTITION, self.partition.step(self.now, event));
+        }
+        self.commit(draft);
+    }
+
+    fn is_anybody_ready(&self) -> bool {
+        let pool = action(None).spec.pool;
+        let waits = self.partition.waited_for().any(|of| of == pool);
+        waits && self.roster.lock().has_room(&pool)
     }
 
     pub(super) fn reconcile(&mut self, slots: Vec<StoredSlot>) {
@@ -364,138 +469,10 @@ impl World {
     }
 }
 
-/// What was decided breaks no promise: no grant beyond the limit or out of order, no attempt
-/// twice, no end twice, and totals that are those of what was decided.
-fn judge(facts: &[Fact]) {
-    let mut priorities: BTreeMap<ExecutionId, Priority> = BTreeMap::new();
-    let mut waiting: BTreeSet<(Priority, Seq, ExecutionId)> = BTreeSet::new();
-    // Their turn comes with their time, which is not among the facts.
-    let mut delayed: HashSet<ExecutionId> = HashSet::new();
-    let mut holders: BTreeMap<ExecutionId, Attempt> = BTreeMap::new();
-    let mut attempts: BTreeMap<ExecutionId, Attempt> = BTreeMap::new();
-    let (mut requests, mut ended) = (HashSet::new(), HashSet::new());
-    let (mut last_grant, mut paused, mut kept) = (None, false, BTreeSet::new());
-    for fact in facts {
-        match fact.clone() {
-            Fact::Acquired { .. } => {
-                holders.clear();
-                kept.clear();
-                paused = false;
-            }
-            Fact::Paused { hold, .. } => paused = hold.mode.is_some(),
-            Fact::Held {
-                execution_id,
-                attempt,
-                kept_until,
-                ..
-            } => {
-                assert_eq!(holders.insert(execution_id, attempt), None);
-                kept.extend(kept_until.map(|_| execution_id));
-            }
-            Fact::Accepted {
-                execution_id: id,
-                priority,
-                request_id,
-                status,
-                not_before,
-                ..
-            } => {
-                assert!(requests.insert(request_id), "{request_id} was known");
-                priorities.insert(id, priority);
-                if not_before.is_some() {
-                    delayed.insert(id);
-                } else if status == Status::Queued {
-                    waiting.insert((priority, id.seq(), id));
-                }
-            }
-            Fact::Granted {
-                execution_id: id,
-                attempt,
-                grant_no,
-                limit,
-                ..
-            } => {
-                assert!(!paused, "{id} is granted a slot of a paused queue");
-                assert!(last_grant.replace(grant_no) < Some(grant_no));
-                let earlier = attempts.insert(id, attempt);
-                assert_eq!(attempt, earlier.unwrap_or(Attempt(0)).next());
-                assert!(!ended.contains(&id), "{id} was granted after its end");
-                if kept.remove(&id) {
-                    assert_eq!(holders.insert(id, attempt), earlier, "in its slot");
-                    continue;
-                }
-                if !delayed.remove(&id) {
-                    let first = waiting.pop_first().map(|(.., first)| first);
-                    assert_eq!(first, Some(id), "in order");
-                }
-                assert_eq!(holders.insert(id, attempt), None);
-                assert!(limit.is_none_or(|limit| holders.len() <= limit as usize));
-            }
-            Fact::Revoked {
-                execution_id: id,
-                attempt,
-                until,
-                ..
-            } => {
-                assert_eq!(holders.remove(&id), Some(attempt));
-                assert_eq!(kept.remove(&id), until.is_some());
-                if until.is_some() {
-                    delayed.insert(id);
-                } else {
-                    waiting.insert((priorities[&id], id.seq(), id));
-                }
-            }
-            Fact::KeptOn {
-                execution_id: id,
-                attempt,
-                ..
-            }
-            | Fact::Retried {
-                execution_id: id,
-                attempt,
-                keeps_slot: true,
-                ..
-            } => {
-                assert_eq!(holders.get(&id), Some(&attempt));
-                assert!(kept.insert(id), "its try ends once");
-            }
-            Fact::Retried {
-                execution_id: id,
-                attempt,
-                ..
-            } => {
-                assert_eq!(holders.remove(&id), Some(attempt));
-                delayed.insert(id);
-            }
-            Fact::Ended {
-                execution_id: id, ..
-            } => {
-                assert!(ended.insert(id), "{id} ended twice");
-                holders.remove(&id);
-                kept.remove(&id);
-                delayed.remove(&id);
-                waiting.retain(|(.., other)| *other != id);
-            }
-            Fact::Totals { stats, .. } => {
-                let waits = waiting.len() + delayed.len();
-                assert_eq!(stats.queue_length, waits as u64);
-                assert_eq!(stats.active_count, holders.len() as u64);
-            }
-            _ => {}
-        }
-    }
-}
-
 /// What the comparison of the slots is told, when nothing changed meanwhile.
 pub(super) fn reconcile(slots: Vec<StoredSlot>) -> Event {
     Event::Reconcile {
-        stamp: slots
-            .iter()
-            .map(|slot| slot.requested_at)
-            .max()
-            .unwrap_or(0),
         slots,
-        bounds: BOUNDS,
         changed: Arc::default(),
     }
 }
@@ -538,5 +515,7 @@ pub(super) fn completion(id: ExecutionId, attempt: i32) -> Completion {
         attempt: Attempt(attempt),
         action_id: ACTION,
         outcome: Arc::new(Outcome::succeeded(None)),
+        worker: WORKER,
+        ran: Some(5),
     }
 }

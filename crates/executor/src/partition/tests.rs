@@ -3,8 +3,8 @@
 use attune_core::{Priority, RejectCode, Submission};
 
 use super::test_world::{
-    ACTION, CLUSTER, PARTITION, World, action, cancel, completed, completion, reconcile,
-    submit_event, submitted,
+    ACTION, CLUSTER, PARTITION, WORKER, World, action, cancel, completed, completion, reconcile,
+    roster, submit_event, submitted,
 };
 use super::*;
 use crate::counters::Counter;
@@ -255,12 +255,14 @@ fn a_higher_priority_is_granted_first() {
 fn a_new_owner_continues_where_the_old_one_stopped() {
     let mut world = World::new(Some(2), 100);
     let ids = world.submit(5);
-    world.claim(ids[0]);
+    world.start(ids[0]);
     let told = world.stored.dispatched.len();
     let mut world = world.take_over(Some(2));
-    // What nobody had claimed is told again, in the same attempt; what runs is left alone.
-    assert_eq!(world.stored.dispatched[told..], [(ids[1], Attempt(1))]);
+    // What is granted stays with its worker, whether it is known to run or not; nothing is told twice.
+    assert_eq!(world.stored.dispatched[told..], []);
     assert_eq!(world.holders(), ids[..2]);
+    let keys = ids[..2].iter().map(|id| (*id, Attempt(1)));
+    assert_eq!(world.partition.granted_to(WORKER), Vec::from_iter(keys));
     let later = world.submit(1)[0];
     assert!(later.seq() > ids[4].seq());
     for id in ids.iter().chain([&later]) {
@@ -276,7 +278,7 @@ fn a_new_owner_continues_where_the_old_one_stopped() {
 fn a_dead_workers_slot_comes_back_and_the_execution_keeps_its_place() {
     let mut world = World::new(Some(1), 100);
     let ids = world.submit(3);
-    world.claim(ids[0]);
+    world.start(ids[0]);
     world.reconcile(vec![world.slot(ids[0], false)]);
     assert_eq!(world.holders(), [ids[0]], "its lease is not over");
     world.reconcile(vec![world.slot(ids[0], true)]);
@@ -287,7 +289,7 @@ fn a_dead_workers_slot_comes_back_and_the_execution_keeps_its_place() {
     world.complete(ids[0], 1);
     assert_eq!(world.count(Counter::StaleCompletion), 1);
     // The attempts are used up with the second.
-    world.claim(ids[0]);
+    world.start(ids[0]);
     world.reconcile(vec![world.slot(ids[0], true)]);
     assert_eq!(world.stored.history[&ids[0]], Status::Abandoned);
     assert_eq!(world.holders(), [ids[1]]);
@@ -330,7 +332,7 @@ fn what_belongs_to_another_partition_is_sent_back() {
         partitions: 16,
         ..CLUSTER
     };
-    let mut partition = Partition::new(other, Epoch(1), cluster, queues);
+    let mut partition = Partition::new(other, Epoch(1), cluster, queues, roster());
     partition.step(
         0,
         Event::Recover {
@@ -396,7 +398,7 @@ fn who_was_accepted_by_a_clock_that_was_wrong_counts_from_when_it_was_seen() {
 fn what_waits_again_for_a_slot_does_not_expire_and_holds_up_nobody() {
     let mut world = World::new(Some(1), 100);
     let ids = world.submit(2);
-    world.claim(ids[0]);
+    world.start(ids[0]);
     world.now = 10_000;
     let other = world.submit(1)[0];
     world.now = 60_000;
@@ -428,6 +430,7 @@ fn after_a_take_over_a_delayed_start_counts_as_waiting_from_its_time_on() {
         cancel_requested: false,
         demand: None,
         kept_until: None,
+        worker: None,
     };
     world.partition.step(now, Event::RecoverRows(vec![row]));
     let mut ends_at = |now| {
@@ -459,6 +462,7 @@ fn after_a_take_over_who_had_a_slot_before_is_not_delayed_again() {
         cancel_requested: false,
         demand: None,
         kept_until: None,
+        worker: None,
     };
     let later = Some(now + 7_200_000);
     // Of one it is written that it is tried again then.
@@ -488,7 +492,7 @@ fn what_is_decided_is_logged_in_order() {
     world.complete(ids[0], 1);
     world.complete(ids[0], 1);
     world.round(vec![Event::ActionKnown(Box::new(action(Some(2))))]);
-    world.claim(ids[1]);
+    world.start(ids[1]);
     let slot = world.slot(ids[1], true);
     world.reconcile(vec![slot]);
     let mut world = world.take_over(Some(2));
@@ -524,9 +528,9 @@ fn kind(fact: &Fact) -> &'static str {
         Fact::Moved(_) => "moved",
         Fact::Operated { .. } => "operated",
         Fact::Stale { .. } => "stale",
+        Fact::Line { .. } => "line",
         Fact::Refused { .. } => "refused",
         Fact::Asked { .. } => "asked",
-        Fact::Pool { .. } => "pool",
         Fact::Paused { .. } => "paused",
         Fact::Lost => "lost",
         Fact::Fenced => "fenced",

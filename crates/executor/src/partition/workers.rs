@@ -13,6 +13,7 @@ use attune_dispatch::Key;
 
 use super::holders::Lost;
 use super::{Effect, Partition};
+use crate::fact::Fact;
 use crate::queue::{ActionQueue, Holder, Millis};
 use crate::stored::Change;
 
@@ -89,8 +90,14 @@ impl Partition {
     /// Puts an action at the end of the line for its pool.
     pub(super) fn stand_in_line(&mut self, queue: &mut ActionQueue, action: &Action) {
         queue.set_pool_closed(true);
-        let pool = &action.spec.pool;
-        self.lines.push(pool, action.id);
+        let (pool, action_id) = (&action.spec.pool, action.id);
+        if !self.lines.has(action_id) {
+            self.note(|| Fact::Line {
+                action_id,
+                stands: true,
+            });
+        }
+        self.lines.push(pool, action_id);
         self.roster.lock().wait_for(pool, self.id);
     }
 
@@ -103,10 +110,19 @@ impl Partition {
 
     fn leave_line(&mut self, action_id: ActionId) {
         if let Some(pool) = self.lines.remove(action_id) {
-            self.queues
-                .with_existing(action_id, |queue| queue.set_pool_closed(false));
-            self.note_line(&pool);
+            self.has_turn(action_id, &pool);
         }
+    }
+
+    /// An action stands in line no longer.
+    fn has_turn(&mut self, action_id: ActionId, pool: &str) {
+        self.queues
+            .with_existing(action_id, |queue| queue.set_pool_closed(false));
+        self.note(|| Fact::Line {
+            action_id,
+            stands: false,
+        });
+        self.note_line(pool);
     }
 
     fn note_line(&self, pool: &str) {
@@ -131,9 +147,7 @@ impl Partition {
         let Some(action_id) = self.lines.pop(pool) else {
             return;
         };
-        self.queues
-            .with_existing(action_id, |queue| queue.set_pool_closed(false));
-        self.note_line(pool);
+        self.has_turn(action_id, pool);
         let is_alone = !self.roster.lock().is_waited_for(pool);
         self.turns_left = Some(if is_alone { usize::MAX } else { 1 });
         self.serve(now, action_id, out);

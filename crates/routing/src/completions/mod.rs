@@ -91,14 +91,10 @@ fn judge(item: Completed, partitions: u16, room: usize) -> Item<Outcome> {
     }
 }
 
-/// Without what an owner does not need: who ran it and when is in the store, where the claim put it.
-/// That is half of a completion without output, on its way through the broker once more.
+/// Without what an owner does not need.
 fn for_owner(completion: Completion) -> Completion {
     Completion {
         partition: None,
-        worker: None,
-        started_at: None,
-        finished_at: None,
         ..completion
     }
 }
@@ -155,6 +151,8 @@ enum BadCompletion {
     NoPartition { id: ExecutionId, partitions: u16 },
     #[error("`attempt` is {0}; attempts count from 1, take it from the request")]
     Attempt(Attempt),
+    #[error("`worker` is missing; it is the id under which the worker was granted the attempt")]
+    Worker,
     #[error("`status` is {0}; a run ends as succeeded, failed, timed_out or cancelled")]
     Status(Status),
     #[error("`partition` is {given}, but `execution_id` {id} belongs to {actual}; leave it out")]
@@ -177,6 +175,9 @@ fn decide(completion: &Completion, partitions: u16) -> Result<PartitionId, BadCo
     }
     if !completion.status.is_reportable() {
         return Err(BadCompletion::Status(completion.status));
+    }
+    if completion.worker.is_none() {
+        return Err(BadCompletion::Worker);
     }
     let actual = id.partition();
     if actual.0 >= partitions {

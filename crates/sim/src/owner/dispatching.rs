@@ -4,34 +4,53 @@ use super::*;
 use crate::client::asker;
 use crate::explaining;
 use crate::happened;
-use attune_core::RejectCode;
+use crate::worker::Grant;
+use attune_core::{Refusal, RejectCode, WorkerId};
+use attune_dispatch::Section;
 use attune_executor::ActionEvent;
 
 impl World {
-    pub(super) fn dispatch(&mut self, o: usize, id: PublishId, dispatches: &[Dispatch]) {
+    /// Sections on their way to a life. They are kept by nobody: whoever is not there is told at once, and
+    /// what is on its way may be lost, come twice, and overtake others.
+    pub(super) fn dispatch(
+        &mut self,
+        o: usize,
+        id: PublishId,
+        life: WorkerId,
+        sections: &[Section<Dispatch>],
+    ) {
         let party = self.owner_party(o);
         if !self.has_bus(o) {
             let unknown = Word::Published(id, Published::Unknown);
             return self.soon(Ev::To(party, unknown));
         }
-        let mut refused = Vec::new();
+        let to = self.workers.iter().position(|worker| worker.receives(life));
         let unknown = self.rng.chance(self.noise.unknown);
-        for (place, dispatch) in dispatches.iter().enumerate() {
-            let grantee = &dispatch.grantee;
-            let key = (grantee.execution_id, grantee.attempt);
-            let action = usize::try_from(grantee.action.id.0 - 1).unwrap_or(0);
-            let pool = self.plan.actions[action].pool;
-            if let Some(refusal) = self.refusal(pool, key.0) {
-                self.seen.refused_dispatches += 1;
-                refused.push((place, refusal));
-                continue;
+        let (mut refused, mut sent) = (Vec::new(), Vec::new());
+        for (place, section) in sections.iter().enumerate() {
+            for grant in &section.grants {
+                let key = (grant.grantee.execution_id, grant.grantee.attempt);
+                self.note(Note::Dispatched(key.0, key.1));
+                self.oracle.dispatched(self.now, &self.store, key);
             }
-            self.note(Note::Dispatched(key.0, key.1));
-            self.oracle.dispatched(self.now, &self.store, key);
-            if !unknown || self.rng.chance(500) {
-                let body = Body::Request(key.0, key.1, grantee.action.id);
-                self.publish(Name::Requested(pool), &body);
+            let refusal = match to {
+                None => Some(Refusal::Unroutable),
+                Some(w) => self.refusal(self.plan.pool_of(w), section),
+            };
+            match refusal {
+                Some(refusal) => {
+                    self.seen.refused_dispatches += 1;
+                    refused.push((place, refusal));
+                }
+                None => sent.push(as_granted(section)),
             }
+        }
+        if let Some(w) = to.filter(|_| !sent.is_empty() && (!unknown || self.rng.chance(500))) {
+            self.carry(w, life, sent);
+        }
+        if self.has(Plant::BounceDelivered) && self.rng.chance(20) {
+            let all = 0..sections.len();
+            refused = all.map(|place| (place, Refusal::Unroutable)).collect();
         }
         let published = match (unknown, refused.is_empty()) {
             (true, _) => Published::Unknown,
@@ -39,6 +58,20 @@ impl World {
             (false, false) => Published::Refused(refused),
         };
         self.soon(Ev::To(party, Word::Published(id, published)));
+    }
+
+    /// Sections go to a worker, or are lost.
+    fn carry(&mut self, w: usize, life: WorkerId, sections: Vec<Section<Grant>>) {
+        let party = Party::Worker(w, self.workers[w].life());
+        let (link, sections) = (self.workers[w].link(), Arc::new(sections));
+        if !self.rng.chance(self.noise.lost) {
+            let word = Word::Sections(life, link, Arc::clone(&sections));
+            self.soon(Ev::To(party, word));
+        }
+        if self.rng.chance(self.noise.doubled) {
+            let at = self.now + self.rng.between(0, self.noise.delay * 10);
+            self.push(at, Ev::To(party, Word::Sections(life, link, sections)));
+        }
     }
 
     /// What is told to whoever listens is stored.
@@ -84,16 +117,6 @@ impl World {
                     }
                 }
             }
-            Send::Cancels(cancels) => {
-                for key in cancels {
-                    for worker in 0..self.workers.len() {
-                        let party = Party::Worker(worker, self.workers[worker].life());
-                        if !self.rng.chance(self.noise.lost) {
-                            self.soon(Ev::To(party, Word::CancelRun(key)));
-                        }
-                    }
-                }
-            }
             Send::HandedOver { partition, to, .. } => {
                 let next = self
                     .owners
@@ -109,5 +132,23 @@ impl World {
             Send::Events(events) => self.judge_events(&events),
             Send::Snapshots(snapshots) => self.judge_snapshots(o, &snapshots),
         }
+    }
+}
+
+/// A section as its worker reads it.
+fn as_granted(section: &Section<Dispatch>) -> Section<Grant> {
+    let grants = section.grants.iter().map(|dispatch| Grant {
+        key: (dispatch.grantee.execution_id, dispatch.grantee.attempt),
+        action: dispatch.grantee.action.id,
+    });
+    Section {
+        partition: section.partition,
+        epoch: section.epoch,
+        number: section.number,
+        owner: section.owner,
+        sync: section.sync.clone(),
+        settled: section.settled.clone(),
+        cancel: section.cancel.clone(),
+        grants: grants.collect(),
     }
 }

@@ -1,13 +1,12 @@
 //! What an owner decides, brought before the oracle.
 
-use attune_core::{ActionId, QueueStats, Seq};
+use attune_core::{QueueStats, Seq};
 use attune_executor::stored::StoredExecution;
 
 use super::*;
 use crate::groups::Words;
 use crate::oracle::totals_of;
 use crate::shadow::Told;
-use crate::world::pool_name;
 
 /// Milliseconds. A row that lies further ahead of its new owner was written by a clock that was wrong: those that are
 /// right are a few seconds apart at most.
@@ -40,6 +39,7 @@ impl World {
                         self.flow.idle.went_on(stats.action_id);
                     }
                 }
+                self.retries.note(&facts);
                 said.extend(facts.iter().filter_map(|fact| self.oracle.said.judge(fact)));
                 let told = Told {
                     reports: &self.reports,
@@ -52,10 +52,7 @@ impl World {
                 policies.judge(key, &facts, actions, &shadow.bounds, &mut said);
                 // What a step has left for the next one is judged then, and `progress` sees whether it comes.
                 if !counter && !decided.goes_on {
-                    let actions = &self.plan.actions;
-                    let number = |id: ActionId| usize::try_from(id.0 - 1).unwrap_or(0);
-                    let pool_of = |id| pool_name(actions[number(id)].pool);
-                    shadow.settle(now, pool_of, &mut said);
+                    shadow.settle(now, &mut said);
                 }
                 if !decided.goes_on {
                     shadow.pass(now, &mut said);
@@ -212,7 +209,9 @@ impl World {
             Counter::Repeated => seen.duplicates_dropped += 1,
             Counter::Revoked => seen.revokes += 1,
             Counter::Retried => seen.retries += 1,
-            Counter::Redispatched => seen.redispatches += 1,
+            Counter::Synced => seen.syncs += 1,
+            Counter::Bounced => seen.bounces += 1,
+            Counter::Returned => seen.returns += 1,
             Counter::Cancelled => seen.cancelled += 1,
             Counter::Expired => seen.expired += 1,
             Counter::Dropped => seen.dropped += 1,
@@ -221,7 +220,6 @@ impl World {
             Counter::CommitRefused => seen.refused_commits += 1,
             Counter::ForceReleased => seen.force_released += 1,
             Counter::Undispatchable => seen.unsendable += 1,
-            Counter::DispatchDropped => seen.dropped_dispatches += 1,
             Counter::SlotLeakMended
             | Counter::SlotMissingMended
             | Counter::WaitingLeakMended

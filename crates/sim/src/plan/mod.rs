@@ -36,8 +36,6 @@ pub(crate) const MARGIN: Time = 500;
 pub(crate) const GRACE: Time = 1_000;
 /// How often an owner compares its memory with the store.
 pub(crate) const RECONCILE_EVERY: Time = 1_000;
-/// After how long a slot that nobody claimed is dispatched again.
-pub(crate) const REPUBLISH_AFTER: Time = 2_000;
 /// How long a run may go on after everything is healed, before what has not ended counts as lost.
 pub(crate) const PATIENCE: Time = 240_000;
 

@@ -5,8 +5,10 @@
 pub enum Plant {
     /// The store takes what stale owners write.
     NoFence,
-    /// Workers run what they are told to without claiming it.
-    NoClaim,
+    /// Owners take the broker's word for a message that may have been delivered as one that was not.
+    BounceDelivered,
+    /// Workers begin what they hold after the time until which they trusted their lease.
+    LateStart,
     /// Every completion frees a slot, however often it comes.
     Counter,
     /// Owners acknowledge what they receive before they have stored what follows from it.
@@ -30,9 +32,10 @@ pub enum Plant {
 
 impl Plant {
     /// All of them, by the names they have on the command line.
-    pub const ALL: [(&'static str, Self); 11] = [
+    pub const ALL: [(&'static str, Self); 12] = [
         ("no-fence", Self::NoFence),
-        ("no-claim", Self::NoClaim),
+        ("bounce-delivered", Self::BounceDelivered),
+        ("late-start", Self::LateStart),
         ("counter", Self::Counter),
         ("ack-first", Self::AckFirst),
         ("nack-requeue", Self::RequeueLast),

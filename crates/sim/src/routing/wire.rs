@@ -154,7 +154,7 @@ fn reported(completion: Completion) -> v1::Completion {
         stdout: outcome.stdout,
         stderr: outcome.stderr,
         partition: None,
-        worker: None,
+        worker: Some(completion.worker),
         started_at: None,
         finished_at: None,
     }
@@ -162,6 +162,8 @@ fn reported(completion: Completion) -> v1::Completion {
 
 fn completion(item: v1::Completion) -> Completion {
     Completion {
+        worker: item.worker.unwrap_or(attune_core::WorkerId(uuid::Uuid::nil())),
+        ran: None,
         execution_id: item.execution_id,
         attempt: item.attempt,
         action_id: item.action_id,

@@ -167,7 +167,7 @@ impl Shadow {
                 format!("{id} is accepted though its user has {has} of {limit}"),
             );
         }
-        let is_held = self.hold_of(newcomer.action).mode.is_some() || !self.closed.is_empty();
+        let is_held = self.hold_of(newcomer.action).mode.is_some() || self.closed.contains(&newcomer.action);
         let fits = self.has_room(newcomer, true) && self.has_room(newcomer, false);
         if limits.on_limit() == OnLimit::Reject && is_due && is_known && !is_held && !fits {
             say(
@@ -283,7 +283,7 @@ impl Shadow {
             );
         }
         // A closed pool gives no slots, so that nobody is asked for that.
-        if self.closed.is_empty() && !fits_without(&[]) {
+        if !self.closed.contains(&newcomer.action) && !fits_without(&[]) {
             say(
                 Promise::I1,
                 format!("{stays} is not asked to end, though {id} has no room"),

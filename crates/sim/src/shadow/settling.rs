@@ -19,18 +19,12 @@ impl Shadow {
     }
 
     /// What must be true whenever a round has done with an event: no free slot beside someone
-    /// who may have it, unless its pool, the one that `pool_of` names, takes no dispatches, or operators
-    /// hold it.
-    pub(crate) fn settle(
-        &self,
-        now: Millis,
-        pool_of: impl Fn(ActionId) -> String,
-        out: &mut Vec<Violation>,
-    ) {
+    /// who may have it, unless no worker of its pool has room, or operators hold it.
+    pub(crate) fn settle(&self, now: Millis, out: &mut Vec<Violation>) {
         for action in self.bounds.keys() {
             let held = self.hold_of(*action).mode.is_some();
             // Who waits for its rate waits; `rates` sees that nobody does for ever.
-            if held || self.counts_starts(*action) || self.closed.contains(&pool_of(*action)) {
+            if held || self.counts_starts(*action) || self.closed.contains(action) {
                 continue;
             }
             if let Some(id) = self.could_be_granted(now, *action) {

@@ -7,8 +7,10 @@ use super::Store;
 use crate::plan::Time;
 
 /// The lease of a worker: only somebody's decision ends it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct WorkerLease {
+    pub(super) pool: String,
+    pub(super) slots: u32,
     pub(super) renewals: i64,
     pub(super) ttl: Time,
     pub(super) ended: bool,
@@ -20,8 +22,9 @@ impl Store {
         let ends = self.workers.iter();
         ends.map(|(worker, lease)| WorkerEnd {
             worker: *worker,
-            pool: "default".to_owned(),
-            slots: 64,
+            pool: lease.pool.clone(),
+            slots: lease.slots,
+            draining: false,
             renewals: lease.renewals,
             ttl: lease.ttl,
             ended: lease.ended,
@@ -43,8 +46,15 @@ impl Store {
     }
 
     /// Starts or renews the lease of a worker; false when it was ended.
-    pub(crate) fn renew_worker(&mut self, worker: WorkerId, ttl: Time) -> bool {
+    pub(crate) fn renew_worker(
+        &mut self,
+        worker: WorkerId,
+        ttl: Time,
+        (pool, slots): (String, u32),
+    ) -> bool {
         let lease = self.workers.entry(worker).or_insert(WorkerLease {
+            pool,
+            slots,
             renewals: 0,
             ttl,
             ended: false,

@@ -131,22 +131,20 @@ impl World {
     }
 
     fn do_call(&mut self, call: StoreCall) -> StoreReply {
-        let now = self.store_now();
         match call {
             StoreCall::Owner(owner, call) => {
                 StoreReply::Owner(Box::new(self.do_owner_call(owner, &call)))
             }
             StoreCall::Commit(written) => StoreReply::Owner(Box::new(self.commit(&written))),
             StoreCall::RenewWorker(worker) => {
-                let renewed = self.store.renew_worker(worker, crate::plan::WORKER_TTL);
+                let of = self.workers.iter().position(|it| it.asks_for(worker));
+                let (pool, slots) = of.map_or((0, 1), |w| {
+                    (self.plan.pool_of(w), self.plan.worker_slots[w])
+                });
+                let slots = u32::try_from(slots).unwrap_or(1);
+                let ttl = crate::plan::WORKER_TTL;
+                let renewed = self.store.renew_worker(worker, ttl, (pool_name(pool), slots));
                 StoreReply::WorkerRenewed(renewed)
-            }
-            StoreCall::Claim(worker, wanted) => {
-                let won = self.store.claim(now, worker, &wanted);
-                for claim in &won {
-                    self.note(Note::Claimed(claim.execution_id, claim.attempt));
-                }
-                StoreReply::Claimed(won)
             }
         }
     }
@@ -287,6 +285,9 @@ impl World {
         let batch = &written.commit.batch;
         let before = operations::before(&self.store, &written.commit);
         let store_now = WALL + self.store_now();
+        if !again && self.store.would_take(batch) {
+            self.oracle.judge_unbegun(self.now, &self.store, batch);
+        }
         match self.store.commit(store_now, written.number, batch) {
             Ok(odd) => {
                 self.note(Note::Committed(written.number, again));
@@ -346,6 +347,6 @@ fn failed(call: &StoreCall, refused: bool) -> StoreReply {
                 words: "as it was planned".to_owned(),
             })))
         }
-        StoreCall::RenewWorker(_) | StoreCall::Claim(..) => StoreReply::Failed,
+        StoreCall::RenewWorker(_) => StoreReply::Failed,
     }
 }

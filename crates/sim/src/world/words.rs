@@ -10,6 +10,8 @@ pub struct Seen {
     pub takeovers: u64,
     pub fence_rejections: u64,
     pub duplicates_dropped: u64,
+    /// Ends that were told again because nobody had settled them.
+    pub retold: u64,
     pub revokes: u64,
     pub retries: u64,
     /// Events that owners told.
@@ -17,7 +19,11 @@ pub struct Seen {
     /// Starts that were counted for a rate or an interval.
     pub counted_starts: u64,
     pub unknown_commits: u64,
-    pub redispatches: u64,
+    pub syncs: u64,
+    /// Grants that nobody received.
+    pub bounces: u64,
+    /// Grants that workers gave back.
+    pub returns: u64,
     pub cancelled: u64,
     pub expired: u64,
     pub dropped: u64,
@@ -43,12 +49,15 @@ impl Seen {
         self.takeovers += other.takeovers;
         self.fence_rejections += other.fence_rejections;
         self.duplicates_dropped += other.duplicates_dropped;
+        self.retold += other.retold;
         self.revokes += other.revokes;
         self.retries += other.retries;
         self.events += other.events;
         self.counted_starts += other.counted_starts;
         self.unknown_commits += other.unknown_commits;
-        self.redispatches += other.redispatches;
+        self.syncs += other.syncs;
+        self.bounces += other.bounces;
+        self.returns += other.returns;
         self.cancelled += other.cancelled;
         self.expired += other.expired;
         self.dropped += other.dropped;
@@ -58,7 +67,6 @@ impl Seen {
         self.refused_commits += other.refused_commits;
         self.refused_beside += other.refused_beside;
         self.refused_dispatches += other.refused_dispatches;
-        self.dropped_dispatches += other.dropped_dispatches;
         self.force_released += other.force_released;
         self.unsendable += other.unsendable;
         self.most_returned = self.most_returned.max(other.most_returned);
@@ -90,7 +98,6 @@ pub(crate) enum StoreCall {
     Owner(OwnerId, Arc<Call>),
     Commit(Box<Written>),
     RenewWorker(WorkerId),
-    Claim(WorkerId, Vec<Key>),
 }
 
 /// A batch on its way into the store.
@@ -115,7 +122,6 @@ pub(crate) enum StoreReply {
     /// It cannot be reached, or gave up; whether it did anything is unknown.
     Failed,
     WorkerRenewed(bool),
-    Claimed(Vec<Claim>),
 }
 
 /// What a process is told; it waits while the process stands still and dies with it.
@@ -143,8 +149,17 @@ pub(crate) enum Word {
     Cut,
     /// Whether the broker can be reached has changed.
     Bus,
-    CancelRun(Key),
+    /// What an owner says to a life, through this link of it.
+    Sections(WorkerId, u64, Arc<Vec<Section<Grant>>>),
+    /// What a life says to an owner.
+    Reported(Reported),
+    /// A worker has come.
+    Hello,
+    /// Look whether there is something to report.
+    Reports,
     Report(Key, ActionId, WorkerId, Status),
+    /// Look whether ends were settled that were reported.
+    Retell,
 }
 
 /// What happens.
