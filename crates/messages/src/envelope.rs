@@ -13,6 +13,8 @@ pub trait Message: Serialize + DeserializeOwned {
     const TYPE: &'static str;
     /// The version of its form.
     const VERSION: u32;
+    /// The oldest version of its form that is still read.
+    const OLDEST: u32 = 1;
 }
 
 /// A message as it is on the wire; the payload is not looked into yet.
@@ -59,6 +61,20 @@ pub enum DecodeError {
     Version {
         /// The message's type.
         message_type: &'static str,
+    },
+    /// Its version was given up: nobody who writes it can run beside this program.
+    #[error(
+        "version {found} of `{message_type}` is not used any more; this program reads {oldest} to {known}"
+    )]
+    Older {
+        /// The message's type.
+        message_type: &'static str,
+        /// The version it has.
+        found: u32,
+        /// The lowest version that can be read.
+        oldest: u32,
+        /// The highest version that can be read.
+        known: u32,
     },
     /// It was written by a newer program. It is no poison: it waits, unsettled, until a program
     /// that can read it takes it.
@@ -146,6 +162,14 @@ impl<'a> Envelope<'a> {
         let message_type = M::TYPE;
         if self.version == 0 {
             return Err(DecodeError::Version { message_type });
+        }
+        if self.version < M::OLDEST {
+            return Err(DecodeError::Older {
+                message_type,
+                found: self.version,
+                oldest: M::OLDEST,
+                known: M::VERSION,
+            });
         }
         if self.version > M::VERSION {
             return Err(DecodeError::Newer {

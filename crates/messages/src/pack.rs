@@ -208,7 +208,8 @@ mod tests {
 
     use super::*;
     use crate::envelope::encode;
-    use crate::v1::{ActionChanged, ExecutionCancel, SlotRelease};
+    use crate::v1::{ActionChanged, SlotRelease};
+    use crate::v2::Section;
 
     /// An item that takes so many bytes when it is written.
     #[derive(Debug, serde::Serialize, serde::Deserialize)]
@@ -238,10 +239,7 @@ mod tests {
         }
         assert_eq!(frame_bytes::<Sized>(), written::<Sized>());
         assert_eq!(frame_bytes::<SlotRelease>(), written::<SlotRelease>());
-        assert_eq!(
-            frame_bytes::<ExecutionCancel>(),
-            written::<ExecutionCancel>()
-        );
+        assert_eq!(frame_bytes::<Section>(), written::<Section>());
         assert_eq!(frame_bytes::<ActionChanged>(), written::<ActionChanged>());
     }
 

@@ -2,9 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use attune_core::{
-    ActionId, Attempt, Epoch, ExecutionId, OwnerId, PartitionId, Run, WorkerId,
-};
+use attune_core::{ActionId, Attempt, Epoch, ExecutionId, OwnerId, PartitionId, Run, WorkerId};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -78,24 +76,26 @@ pub struct Section {
     pub epoch: Epoch,
     /// Its place in the stream of the partition and epoch to this life, from 0 on.
     pub number: u64,
-    /// Everything of the partition that the life holds, where that is to be compared; the first section of
-    /// an epoch has it.
+    /// Everything of the partition that the life holds, but for what this section and later ones grant, where
+    /// that is to be compared; the first section of an epoch has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sync: Option<Vec<GrantKey>>,
     /// What became of these is written down: they can be forgotten.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub settled: Vec<GrantKey>,
-    /// These are to be ended.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub cancel: Vec<GrantKey>,
     /// These may begin.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub grants: Vec<Grant>,
+    /// These are to be ended.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cancel: Vec<GrantKey>,
 }
 
 impl Message for Section {
     const TYPE: &'static str = "execution.requested";
     const VERSION: u32 = 2;
+    // The first one named no worker.
+    const OLDEST: u32 = 2;
 }
 
 /// A grant that never began at its worker, and never will.

@@ -6,9 +6,10 @@ use std::collections::BTreeSet;
 use attune_core::{Attempt, PartitionId, Priority, Status};
 use attune_messages::decode_batch;
 use attune_messages::v1::{Answer, AnswerOutcome, ExecutionCompleted, OnReject, Submit};
+use attune_messages::v2::{Section, WorkerReport};
 use serde_json::Value;
 
-use super::{MAX_BYTES, golden, golden_folder, types};
+use super::{MAX_BYTES, golden, golden_folder, golden_name, types};
 
 fn value(body: &[u8]) -> Value {
     serde_json::from_slice(body).unwrap()
@@ -44,9 +45,7 @@ fn golden_files_decode_and_are_written_again_as_they_are() {
 fn every_golden_file_belongs_to_a_type() {
     let expected: BTreeSet<_> = types()
         .iter()
-        .flat_map(|(message_type, _)| {
-            ["", ".batch"].map(|form| format!("{message_type}.v1{form}.json"))
-        })
+        .flat_map(|(message_type, _)| ["", ".batch"].map(|form| golden_name(message_type, form)))
         .collect();
     let found: BTreeSet<_> = std::fs::read_dir(golden_folder())
         .unwrap()
@@ -81,6 +80,23 @@ fn golden_values_arrive_in_their_fields() {
         PartitionId::of("core.http.get", 16)
     );
     assert_eq!(first.partition, Some(first.execution_id.partition()));
+
+    let sections: Vec<Section> =
+        decode_batch(&golden("execution.requested", ".batch"), MAX_BYTES).unwrap();
+    let first = &sections[0];
+    let sync: Vec<_> = first.sync.iter().flatten().map(|key| key.pair()).collect();
+    assert_eq!(sync, [(first.cancel[0].execution_id, Attempt(1))]);
+    assert_eq!(first.settled.len(), 1);
+    assert_eq!(first.grants[0].env["BILLING_STAGE"], "test");
+    assert_eq!(first.grants[0].key().1, Attempt(2));
+    // One that holds nothing is not one that says nothing about it.
+    assert_eq!(sections[1].sync.as_deref(), Some(&[][..]));
+    let plain: Vec<Section> = decode_batch(&golden("execution.requested", ""), MAX_BYTES).unwrap();
+    assert_eq!((plain[0].number, plain[0].sync.is_none()), (4, true));
+    let reports: Vec<WorkerReport> =
+        decode_batch(&golden("worker.report", ".batch"), MAX_BYTES).unwrap();
+    assert_eq!((reports[0].elsewhere, reports[0].returned.len()), (3, 2));
+    assert_eq!(reports[0].resync, [PartitionId(13), PartitionId(2)]);
 
     let answers: Vec<Answer> =
         decode_batch(&golden("command.answer", ".batch"), MAX_BYTES).unwrap();

@@ -11,10 +11,11 @@ mod protocol;
 mod refusals;
 
 use attune_messages::v1::{
-    ActionChanged, ActionEvent, Answer, Cancel, EnforcementCreated, ExecutionCancel,
-    ExecutionCompleted, ExecutionRequested, Explain, ForceRelease, HandedOver, OperationsChanged,
-    PausesChanged, PoliciesChanged, QueueSnapshot, SlotRelease, Submit,
+    ActionChanged, ActionEvent, Answer, Cancel, EnforcementCreated, ExecutionCompleted, Explain,
+    ForceRelease, HandedOver, OperationsChanged, PausesChanged, PoliciesChanged, QueueSnapshot,
+    SlotRelease, Submit,
 };
+use attune_messages::v2::{Section, WorkerHello, WorkerReport};
 use attune_messages::{DecodeError, Envelope, Message, encode, encode_raw};
 use serde_json::value::to_raw_value;
 
@@ -45,10 +46,23 @@ fn decode<M: Message>(body: &[u8]) -> Result<Decoded, DecodeError> {
     })
 }
 
-/// Every type of version 1, with its decoder.
-fn types() -> [(&'static str, Decode); 17] {
-    fn entry<M: Message>() -> (&'static str, Decode) {
-        (M::TYPE, decode::<M>)
+/// A type of messages.
+struct Type {
+    name: &'static str,
+    version: u32,
+    oldest: u32,
+    decode: Decode,
+}
+
+/// Every type in its newest version.
+fn all() -> [Type; 18] {
+    fn entry<M: Message>() -> Type {
+        Type {
+            name: M::TYPE,
+            version: M::VERSION,
+            oldest: M::OLDEST,
+            decode: decode::<M>,
+        }
     }
     [
         entry::<EnforcementCreated>(),
@@ -61,8 +75,9 @@ fn types() -> [(&'static str, Decode); 17] {
         entry::<OperationsChanged>(),
         entry::<PoliciesChanged>(),
         entry::<Answer>(),
-        entry::<ExecutionRequested>(),
-        entry::<ExecutionCancel>(),
+        entry::<Section>(),
+        entry::<WorkerReport>(),
+        entry::<WorkerHello>(),
         entry::<ExecutionCompleted>(),
         entry::<SlotRelease>(),
         entry::<HandedOver>(),
@@ -71,11 +86,28 @@ fn types() -> [(&'static str, Decode); 17] {
     ]
 }
 
+/// Every type with its decoder.
+fn types() -> Vec<(&'static str, Decode)> {
+    let all = all().into_iter();
+    all.map(|of| (of.name, of.decode)).collect()
+}
+
+/// The version in which a type is written.
+fn version(message_type: &str) -> u32 {
+    let of = all().into_iter().find(|of| of.name == message_type);
+    of.unwrap_or_else(|| panic!("{message_type} is no type"))
+        .version
+}
+
 /// The golden file of a type, alone or as a batch.
 fn golden(message_type: &str, form: &str) -> Vec<u8> {
-    let name = format!("{message_type}.v1{form}.json");
+    let name = golden_name(message_type, form);
     let path = golden_folder().join(&name);
     std::fs::read(path).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+fn golden_name(message_type: &str, form: &str) -> String {
+    format!("{message_type}.v{}{form}.json", version(message_type))
 }
 
 fn golden_folder() -> std::path::PathBuf {

@@ -3,7 +3,7 @@
 use attune_messages::v1::{EnforcementCreated, ExecutionCompleted, Submit};
 use attune_messages::{DecodeError, Envelope, decode, decode_batch};
 
-use super::{MAX_BYTES, golden, types};
+use super::{MAX_BYTES, all, golden, types, version};
 
 /// An envelope with the given parts.
 fn envelope(message_type: &str, version: &str, payload: &str) -> Vec<u8> {
@@ -121,24 +121,26 @@ fn a_type_that_does_not_belong_is_named() {
 
 #[test]
 fn only_known_versions_are_read() {
-    for (message_type, decode) in types() {
-        for version in ["0", "2", "4294967295"] {
-            let body = golden(message_type, "");
-            let body = String::from_utf8(body).unwrap();
-            let body = body.replacen("\"version\": 1", &format!("\"version\": {version}"), 1);
-            match decode(body.as_bytes()) {
+    for of in all() {
+        let message_type = of.name;
+        for version in [0, of.version + 1, u32::MAX] {
+            let body = String::from_utf8(golden(message_type, "")).unwrap();
+            let own = format!("\"version\": {}", of.version);
+            let body = body.replacen(&own, &format!("\"version\": {version}"), 1);
+            match (of.decode)(body.as_bytes()) {
                 Err(DecodeError::Version {
                     message_type: named,
-                }) => assert_eq!((named, "0"), (message_type, version)),
+                }) => assert_eq!((named, 0), (message_type, version)),
                 // It waits for a program that can read it.
                 Err(
                     error @ DecodeError::Newer {
                         message_type: named,
                         found,
-                        known: 1,
+                        known,
                     },
                 ) => {
-                    assert_eq!((named, found.to_string().as_str()), (message_type, version));
+                    let expected = (message_type, version, of.version);
+                    assert_eq!((named, found, known), expected);
                     assert!(error.is_newer());
                 }
                 other => panic!("{message_type} version {version}: {:?}", other.err()),
@@ -147,10 +149,35 @@ fn only_known_versions_are_read() {
     }
 }
 
+/// What was written before a grant named its worker may begin nowhere.
+#[test]
+fn a_version_that_was_given_up_is_refused_in_words() {
+    let mut given_up = 0;
+    for of in all() {
+        for version in 1..of.oldest {
+            given_up += 1;
+            let body = envelope(
+                of.name,
+                &version.to_string(),
+                r#"{"execution_id":256,"attempt":1}"#,
+            );
+            let error = (of.decode)(&body).err().unwrap();
+            assert!(!error.is_newer(), "it waits for nothing");
+            let words = format!(
+                "version {version} of `{}` is not used any more; this program reads {} to {}",
+                of.name, of.oldest, of.version
+            );
+            assert_eq!(error.to_string(), words);
+        }
+    }
+    assert_eq!(given_up, 1);
+}
+
 #[test]
 fn an_empty_batch_is_refused() {
     for (message_type, decode) in types() {
-        let body = envelope(message_type, "1", " [ ] ");
+        let version = version(message_type).to_string();
+        let body = envelope(message_type, &version, " [ ] ");
         assert!(
             matches!(decode(&body), Err(DecodeError::Empty)),
             "{message_type}"
@@ -161,8 +188,9 @@ fn an_empty_batch_is_refused() {
 #[test]
 fn a_payload_of_another_shape_is_refused() {
     for (message_type, decode) in types() {
+        let version = version(message_type).to_string();
         for payload in ["null", "1", "\"text\"", "{}", "[null]", "[[]]", "[{}]"] {
-            let body = envelope(message_type, "1", payload);
+            let body = envelope(message_type, &version, payload);
             match decode(&body) {
                 Err(DecodeError::Payload { .. }) => {}
                 other => panic!("{message_type} {payload}: {:?}", other.err()),
