@@ -288,7 +288,11 @@ async fn rights_are_told() {
     drop(subscribe(&*bus, link.clone(), 4).await);
     bus.check().await.expect("it goes on with what it may do");
 
-    permissions(".*", "^attune[.](workers|executor[.].*)$").await;
+    permissions(
+        ".*",
+        "^attune[.](executions|dead-letters|workers|executor[.].*)$",
+    )
+    .await;
     let refused = within("an answer", bus.subscribe(subscription(&reports))).await;
     let text = refusal(refused.map(drop).unwrap_err());
     for part in ["attune.reports", "permission"] {
