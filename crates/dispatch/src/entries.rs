@@ -1,10 +1,12 @@
 //! What a life of a worker holds: the worker's half of the protocol.
 
 mod reports;
+#[cfg(test)]
+mod reports_tests;
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
-use attune_core::{ActionId, Epoch, OwnerId, PartitionId};
+use attune_core::{ActionId, Bug, Epoch, OwnerId, PartitionId};
 
 use crate::section::{Granted, Key, Millis, Section};
 
@@ -81,8 +83,33 @@ struct Incoming {
     epoch: Epoch,
     next: u64,
     owner: OwnerId,
+    /// The latest epoch of which anything came, taken or not: the owner is that of this one.
+    heard: Epoch,
     /// A section is missing; when that was said last.
     missing: Option<Option<Millis>>,
+}
+
+impl Incoming {
+    /// A stream of which everything is still to come.
+    fn unopened<G>(section: &Section<G>) -> Self {
+        Self {
+            epoch: Epoch(0),
+            next: 0,
+            owner: section.owner,
+            heard: section.epoch,
+            missing: None,
+        }
+    }
+
+    /// A section is taken: what is missing of a later epoch stays missing.
+    fn follow<G>(&mut self, section: &Section<G>) {
+        (self.epoch, self.next) = (section.epoch, section.number + 1);
+        if section.epoch >= self.heard {
+            self.heard = section.epoch;
+            self.owner = section.owner;
+            self.missing = None;
+        }
+    }
 }
 
 /// What was said to an owner.
@@ -140,6 +167,10 @@ impl<G: Granted> Entries<G> {
             Some(_) => next.is_none_or(|next| place >= next),
             None => next == Some(place),
         };
+        let fits =
+            fits || Bug::AnySection.is_planted() && next.is_some_and(|next| place.0 >= next.0);
+        let is_old = next.is_some_and(|next| place.0 < next.0);
+        let fits = fits || Bug::OldSection.is_planted() && is_old;
         if !fits {
             if next.is_none_or(|next| place > next) {
                 self.note_missing(&section);
@@ -147,16 +178,12 @@ impl<G: Granted> Entries<G> {
             return taken;
         }
         taken.taken = true;
-        let incoming = Incoming {
-            epoch: section.epoch,
-            next: section.number + 1,
-            owner: section.owner,
-            missing: None,
-        };
         match stream {
-            Some(stream) => *stream = incoming,
+            Some(stream) => stream.follow(&section),
             None => {
-                self.streams.insert(section.partition, incoming);
+                let mut stream = Incoming::unopened(&section);
+                stream.follow(&section);
+                self.streams.insert(section.partition, stream);
             }
         }
         if let Some(holds) = &section.sync {
@@ -165,11 +192,11 @@ impl<G: Granted> Entries<G> {
         for key in &section.settled {
             self.forget(key, &mut taken);
         }
-        for grant in section.grants {
-            self.accept(now, section.partition, grant);
-        }
         if let Some(holds) = section.sync {
             self.compare(section.partition, holds, &mut taken);
+        }
+        for grant in section.grants {
+            self.accept(now, section.partition, grant);
         }
         for key in section.cancel {
             self.cancel(key, &mut taken);
@@ -180,15 +207,10 @@ impl<G: Granted> Entries<G> {
     /// A section came too early: of a stream that nobody has opened here, or after one that is missing.
     fn note_missing(&mut self, section: &Section<G>) {
         let stream = self.streams.entry(section.partition);
-        let stream = stream.or_insert_with(|| Incoming {
-            // Everything of the stream is still to come.
-            epoch: Epoch(0),
-            next: 0,
-            owner: section.owner,
-            missing: None,
-        });
-        // Whoever has the later epoch knows what is missing.
-        if section.epoch >= stream.epoch {
+        let stream = stream.or_insert_with(|| Incoming::unopened(section));
+        // Whoever has the latest epoch knows what is missing.
+        if section.epoch >= stream.heard {
+            stream.heard = section.epoch;
             stream.owner = section.owner;
             stream.missing.get_or_insert(None);
         }
@@ -265,6 +287,7 @@ impl<G: Granted> Entries<G> {
     /// which nobody knows the action.
     fn is_closed(&self, partition: PartitionId, action_id: ActionId) -> bool {
         self.returned > 0
+            && !Bug::BesideReturned.is_planted()
             && self.entries.iter().any(|(key, entry)| {
                 matches!(entry.state, State::Returned { .. })
                     && key.0.partition() == partition
@@ -363,22 +386,28 @@ impl<G: Granted> Entries<G> {
                 entry.state = State::Ended;
                 self.running -= 1;
                 self.has_ended(&key);
+                if Bug::EntryForgotten.is_planted() {
+                    self.entries.remove(&key);
+                }
                 Outcome::Kept
             }
             _ => Outcome::Gone,
         }
     }
 
-    /// What was taken to be begun was not, and never will be.
+    /// What was taken to be begun was not, and never will be. What waits of the same action is given back with
+    /// it: it would overtake.
     pub fn give_up(&mut self, key: Key, why: &'static str) {
         if let Some(entry) = self.entries.get_mut(&key)
             && matches!(entry.state, State::Running { .. })
         {
             entry.state = State::Returned { why };
+            let actions = entry.action_id.into_iter().collect();
             self.running -= 1;
             self.returned += 1;
             self.has_ended(&key);
             self.has_returned(key.0.partition());
+            self.give_back_of(&actions, "something before it was given back");
         }
     }
 
@@ -395,7 +424,7 @@ impl<G: Granted> Entries<G> {
         if self.waiting == 0 || self.running < self.slots {
             return;
         }
-        let mut late = std::collections::BTreeSet::new();
+        let mut late = BTreeSet::new();
         for key in &self.order {
             if let Some(entry) = self.entries.get(key)
                 && let State::Waiting { since, .. } = entry.state
@@ -407,12 +436,19 @@ impl<G: Granted> Entries<G> {
         if late.is_empty() {
             return;
         }
-        for key in self.order.clone() {
-            let action_id = self.entries.get(&key).and_then(|entry| entry.action_id);
-            if action_id.is_some_and(|action_id| late.contains(&action_id)) {
-                self.give_back(key, "all slots of its worker are taken");
+        self.give_back_of(&late, "all slots of its worker are taken");
+    }
+
+    /// Gives back what waits of these actions.
+    fn give_back_of(&mut self, actions: &BTreeSet<ActionId>, why: &'static str) {
+        let order = std::mem::take(&mut self.order);
+        for key in &order {
+            let action_id = self.entries.get(key).and_then(|entry| entry.action_id);
+            if action_id.is_some_and(|action_id| actions.contains(&action_id)) {
+                self.give_back(*key, why);
             }
         }
+        self.order = order;
         self.tidy();
     }
 
@@ -435,7 +471,7 @@ impl<G: Granted> Entries<G> {
 
     /// What waits.
     #[cfg(test)]
-    pub(crate) fn waiting_keys(&self) -> std::collections::BTreeSet<Key> {
+    pub(crate) fn waiting_keys(&self) -> BTreeSet<Key> {
         let waits = |entry: &Entry<G>| matches!(entry.state, State::Waiting { .. });
         let waiting = self.entries.iter().filter(|(_, entry)| waits(entry));
         waiting.map(|(key, _)| *key).collect()

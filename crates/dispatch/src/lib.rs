@@ -21,4 +21,3 @@ pub use entries::{Entries, Outcome, Taken};
 pub use roster::{Life, Roster};
 pub use section::{Granted, Key, Millis, Report, Returned, Section, Started};
 pub use stream::Stream;
-

@@ -34,10 +34,10 @@ pub struct Section<G> {
     pub sync: Option<Vec<Key>>,
     /// What the owner has written down as ended, put back or taken away: it can be forgotten.
     pub settled: Vec<Key>,
-    /// What is to be ended.
-    pub cancel: Vec<Key>,
     /// What may begin.
     pub grants: Vec<G>,
+    /// What is to be ended.
+    pub cancel: Vec<Key>,
 }
 
 impl<G> Section<G> {
@@ -50,8 +50,8 @@ impl<G> Section<G> {
             owner,
             sync: None,
             settled: Vec::new(),
-            cancel: Vec::new(),
             grants: Vec::new(),
+            cancel: Vec::new(),
         }
     }
 }

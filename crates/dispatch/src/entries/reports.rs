@@ -1,8 +1,8 @@
 //! What a worker reports of what it holds, and when.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use attune_core::OwnerId;
+use attune_core::{Bug, OwnerId};
 
 use super::{Entries, State};
 use crate::section::{Granted, Millis, Report, Returned, Started};
@@ -37,17 +37,21 @@ impl<G: Granted> Entries<G> {
             *own.entry(stream.owner).or_default() += many;
         }
         self.said.retain(|owner, _| own.contains_key(owner));
+        let give_back = self.owners_of_returned();
         for (owner, own) in &own {
             let elsewhere = total - own;
             let said = self.said.entry(*owner).or_default();
             let is_new = elsewhere != said.elsewhere && now - said.elsewhere_at >= ELSEWHERE_EVERY;
             let due = said.returns_at.is_none_or(|at| now - at >= RETURNS_EVERY);
-            let returns = self.returned > 0 && (said.has_more || due);
+            let due = due && !Bug::ReturnOnce.is_planted();
+            let returns = give_back.contains(owner) && (said.has_more || due);
+            // It may be settled already.
+            said.has_more = false;
             if is_new || returns {
                 reports.insert(*owner, Report::new(*owner, elsewhere));
             }
             if returns {
-                (said.has_more, said.returns_at) = (false, Some(now));
+                said.returns_at = Some(now);
             }
         }
         let elsewhere = |owner: &OwnerId| total - own.get(owner).copied().unwrap_or(0);
@@ -97,6 +101,19 @@ impl<G: Granted> Entries<G> {
             (said.elsewhere, said.elsewhere_at) = (report.elsewhere, now);
         }
         reports.into_values().collect()
+    }
+
+    /// To whom something is on its way back.
+    fn owners_of_returned(&self) -> BTreeSet<OwnerId> {
+        if self.returned == 0 {
+            return BTreeSet::new();
+        }
+        let all = self.entries.iter();
+        let returned = all.filter(|(_, entry)| matches!(entry.state, State::Returned { .. }));
+        returned
+            .filter_map(|(key, _)| self.streams.get(&key.0.partition()))
+            .map(|stream| stream.owner)
+            .collect()
     }
 
     /// Whether something is to be reported at once.
