@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use attune_core::{PartitionId, WorkerId};
 
 
-use crate::section::Key;
+use crate::section::{Key, Millis};
 
 /// A life as the store shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,6 +26,8 @@ struct Known {
     life: Life,
     /// How many grants of other owners it has, as it has said itself.
     elsewhere: u32,
+    /// When it said so.
+    said_at: Millis,
     /// Messages to it came back: nobody receives them at the moment.
     is_cut_off: bool,
     /// Its place among those of its pool that have room, if it has any.
@@ -71,6 +73,7 @@ impl Roster {
                     let known = Known {
                         life,
                         elsewhere: 0,
+                        said_at: 0,
                         is_cut_off: false,
                         place: None,
                     };
@@ -101,9 +104,24 @@ impl Roster {
     }
 
     /// How many grants of other owners a life has.
-    pub fn note_elsewhere(&mut self, worker: WorkerId, elsewhere: u32) {
+    pub fn note_elsewhere(&mut self, now: Millis, worker: WorkerId, elsewhere: u32) {
         if let Some(known) = self.lives.get_mut(&worker) {
-            known.elsewhere = elsewhere;
+            (known.elsewhere, known.said_at) = (elsewhere, now);
+            self.place(worker);
+        }
+    }
+
+    /// Forgets what lives have said of others before a time: who has still something says so every second.
+    pub fn forget_elsewhere(&mut self, before: Millis) {
+        let lives = self.lives.iter_mut();
+        let stale = lives.filter(|(_, known)| known.elsewhere > 0 && known.said_at < before);
+        let stale: Vec<WorkerId> = stale
+            .map(|(worker, known)| {
+                known.elsewhere = 0;
+                *worker
+            })
+            .collect();
+        for worker in stale {
             self.place(worker);
         }
     }
@@ -322,9 +340,13 @@ mod tests {
         let worker = WorkerId::fresh();
         let mut roster = Roster::default();
         roster.set([life(worker, 2)]);
-        roster.note_elsewhere(worker, 2);
+        roster.note_elsewhere(10, worker, 2);
         assert!(!roster.has_room("default"));
-        roster.note_elsewhere(worker, 1);
+        roster.forget_elsewhere(10);
+        assert!(!roster.has_room("default"));
+        roster.forget_elsewhere(11);
+        assert!(roster.has_room("default"), "who says nothing more has nothing more");
+        roster.note_elsewhere(20, worker, 1);
         assert!(roster.has_room("default"));
         roster.note_reach(worker, false);
         assert!(!roster.has_room("default"));

@@ -1,6 +1,6 @@
 //! What the pieces take from `std::sync` and `tokio::sync`.
 
-pub use real_tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+pub use real_tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 pub use shuttle::sync::{
     Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak,
     atomic,

@@ -13,6 +13,8 @@ const TOLD_AFTER: Millis = 100;
 const RETURNS_EVERY: Millis = 2_000;
 /// A missing section is asked for this often.
 const RESYNC_EVERY: Millis = 500;
+/// How often an owner is told again how much the worker has of others.
+const ELSEWHERE_AGAIN: Millis = 1_000;
 /// How often an owner is told at most that the worker has more or less of others.
 const ELSEWHERE_EVERY: Millis = 20;
 
@@ -41,7 +43,10 @@ impl<G: Granted> Entries<G> {
         for (owner, own) in &own {
             let elsewhere = total - own;
             let said = self.said.entry(*owner).or_default();
-            let is_new = elsewhere != said.elsewhere && now - said.elsewhere_at >= ELSEWHERE_EVERY;
+            let since = now - said.elsewhere_at;
+            // An owner forgets what it was told long ago, as the word that it is over may be lost.
+            let is_new = elsewhere != said.elsewhere && since >= ELSEWHERE_EVERY
+                || elsewhere != 0 && since >= ELSEWHERE_AGAIN;
             let due = said.returns_at.is_none_or(|at| now - at >= RETURNS_EVERY);
             let due = due && !Bug::ReturnOnce.is_planted();
             let returns = give_back.contains(owner) && (said.has_more || due);

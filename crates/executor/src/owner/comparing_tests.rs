@@ -72,6 +72,7 @@ fn queued(place: u32) -> StoredSlot {
         status: Status::Queued,
         attempt: Attempt(0),
         worker: None,
+        created: 1_700_001_000_000,
         ..slot(place, WorkerId::fresh())
     }
 }

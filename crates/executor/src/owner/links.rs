@@ -27,6 +27,8 @@ const SETTLED_AFTER: Millis = 50;
 /// A grant of which nothing was heard for so long may be lost: a worker says within a fifth of it that it runs,
 /// that it has ended or that it comes back.
 const UNHEARD: Millis = 1_500;
+/// What a worker has said of others counts for so long; it says so again every second.
+const ELSEWHERE: Millis = 3_000;
 /// How often that is looked for.
 const LOOK_EVERY: Millis = 1_000;
 
@@ -86,7 +88,11 @@ impl Link {
             return None;
         }
         let is_urgent = self.parts.values().any(Part::is_urgent);
-        let at = if is_urgent { Millis::MIN } else { self.settle_at };
+        let at = if is_urgent {
+            Millis::MIN
+        } else {
+            self.settle_at
+        };
         Some(at.max(self.retry_at))
     }
 }
@@ -150,7 +156,11 @@ impl Links {
         if let Some(link) = self.links.get_mut(&worker) {
             // The first that waits says how long all do.
             let waits = link.settle_at != Millis::MAX;
-            link.settle_at = if waits { link.settle_at } else { now + SETTLED_AFTER };
+            link.settle_at = if waits {
+                link.settle_at
+            } else {
+                now + SETTLED_AFTER
+            };
         }
     }
 
@@ -205,12 +215,58 @@ impl Owner {
     /// Tells what can be told now.
     pub(super) fn go_on_with_links(&mut self, now: Millis) {
         self.look_for_unheard(now);
+        self.bounce_unsent();
         let links = self.links.links.iter();
         let due = links.filter(|(_, link)| link.due_at().is_some_and(|at| at <= now));
         let due: Vec<WorkerId> = due.map(|(worker, _)| *worker).collect();
         for worker in due {
             self.tell_worker(worker);
         }
+    }
+
+    /// What waits for a life that nobody reaches goes elsewhere: it never left.
+    fn bounce_unsent(&mut self) {
+        let mut unsent = Vec::new();
+        let links = self.links.links.iter_mut();
+        for (worker, link) in links.filter(|(_, link)| link.is_cut_off) {
+            for (id, part) in &mut link.parts {
+                self.links.bytes -= part.grants.iter().map(size).sum::<usize>();
+                let grants: Vec<Key> = part.grants.drain(..).map(|it| key_of(&it)).collect();
+                if !grants.is_empty() {
+                    unsent.push((*id, *worker, grants));
+                }
+            }
+            link.parts.retain(|_, part| !part.is_empty());
+        }
+        for (id, worker, grants) in unsent {
+            self.told(id, grants.len());
+            self.bounced(id, worker, grants);
+        }
+    }
+
+    /// Grants were received by nobody, and are in no queue.
+    fn bounced(&mut self, id: PartitionId, worker: WorkerId, grants: Vec<Key>) {
+        if self.partition(id).is_some() && !grants.is_empty() {
+            let many = grants.len() as u64;
+            self.out.push(Output::Count(Counter::Bounced, many));
+            self.pending
+                .push_back((id, Event::Bounced { worker, grants }));
+        }
+    }
+
+    /// What was taken back before it was told is not told: its worker would begin it.
+    fn drop_taken_back(&mut self, id: PartitionId, worker: WorkerId, part: &mut Part) {
+        let Some(partition) = self.partition(id) else {
+            return;
+        };
+        let (before, mut bytes) = (part.grants.len(), 0);
+        part.grants.retain(|grant| {
+            let is_held = partition.is_granted_to(worker, key_of(grant));
+            bytes += if is_held { 0 } else { size(grant) };
+            is_held
+        });
+        self.links.bytes -= bytes;
+        self.told(id, before - part.grants.len());
     }
 
     /// Sends what waits for a life.
@@ -224,6 +280,10 @@ impl Owner {
         while let Some((partition, mut part)) = parts.pop_first() {
             if bytes >= MAX_BYTES_TOGETHER || !self.may_tell(partition, worker, &part) {
                 later.insert(partition, part);
+                continue;
+            }
+            self.drop_taken_back(partition, worker, &mut part);
+            if part.is_empty() {
                 continue;
             }
             bytes += self.add_sections(partition, worker, &mut part, bytes, &mut sections);
@@ -320,7 +380,10 @@ impl Owner {
             }
             let is_alone = self.links.alone.contains(&grant.grantee.execution_id);
             if here > 0 && (is_alone || here + many > most) {
-                sections.push(std::mem::replace(&mut section, stream.next(id, epoch, owner)));
+                sections.push(std::mem::replace(
+                    &mut section,
+                    stream.next(id, epoch, owner),
+                ));
                 here = 0;
             }
             (bytes, here) = (bytes + many, if is_alone { most } else { here + many });
@@ -413,14 +476,7 @@ impl Owner {
                 if *refusal == Refusal::Unroutable {
                     self.roster.lock().note_reach(worker, false);
                 }
-                if !grants.is_empty() {
-                    self.out
-                        .push(Output::Count(Counter::Bounced, grants.len() as u64));
-                    let grants = grants.to_vec();
-                    self.pending
-                        .push_back((partition, Event::Bounced { worker, grants }));
-                }
-                return;
+                return self.bounced(partition, worker, grants.to_vec());
             }
             Refusal::TooLarge { bytes, max } => {
                 format!("its dispatch has {bytes} bytes, and a message may have {max}")
@@ -449,6 +505,7 @@ impl Owner {
             return;
         }
         self.links.look_at = now + LOOK_EVERY;
+        self.roster.lock().forget_elsewhere(now - ELSEWHERE);
         self.links.round_is_over();
         let since = self.clock.at(now) - UNHEARD;
         let mut unheard = Vec::new();

@@ -74,6 +74,7 @@ use loading::Load;
 use look_ups::LookUps;
 use looks::Looks;
 use operating::Operating;
+pub use reports::Reported;
 use rewriting::Rewrite;
 use rounds::Rounds;
 use slow::Slow;
@@ -81,7 +82,6 @@ use steps::Steps;
 use sweep::Sweep;
 use telling::Telling;
 use trouble::FailingReads;
-pub use reports::Reported;
 pub use trouble::Trouble;
 use workers::Workers;
 

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use attune_core::{
-    Action, ActionId, Epoch, ExecutionId, OwnerId, PartOfOperation, PartitionId, Pauses,
-    PolicySet, QueueStats, QueueTotals, Refusal, RequestId, WorkerId,
+    Action, ActionId, Epoch, ExecutionId, OwnerId, PartOfOperation, PartitionId, Pauses, PolicySet,
+    QueueStats, QueueTotals, Refusal, RequestId, WorkerId,
 };
 
 use attune_dispatch::Section;

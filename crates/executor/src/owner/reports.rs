@@ -38,11 +38,14 @@ impl Owner {
     fn take_report(&mut self, now: Millis, report: Reported) {
         let worker = report.worker;
         self.is_heard_of(worker);
-        self.roster.lock().note_elsewhere(worker, report.elsewhere);
+        self.roster.lock().note_elsewhere(now, worker, report.elsewhere);
         let wall = self.clock.at(now);
         let mut returned: BTreeMap<PartitionId, Vec<(Key, Arc<str>)>> = BTreeMap::new();
         for (key, why) in report.returned {
-            returned.entry(key.0.partition()).or_default().push((key, why));
+            returned
+                .entry(key.0.partition())
+                .or_default()
+                .push((key, why));
         }
         for (id, grants) in returned {
             if self.partition(id).is_some() {
@@ -59,7 +62,8 @@ impl Owner {
         }
         for (id, runs) in started {
             if self.partition(id).is_some() {
-                self.pending.push_back((id, Event::Started { worker, runs }));
+                self.pending
+                    .push_back((id, Event::Started { worker, runs }));
             }
         }
         for id in report.resync {
@@ -93,7 +97,15 @@ impl Owner {
                     continue;
                 }
                 let pool = Arc::clone(&pool);
-                draft.add(id, partition.step(wall, Event::Room { pool: Arc::clone(&pool) }));
+                draft.add(
+                    id,
+                    partition.step(
+                        wall,
+                        Event::Room {
+                            pool: Arc::clone(&pool),
+                        },
+                    ),
+                );
                 turn = Some(id);
                 if partition.waited_for().any(|of| of == &*pool) {
                     at += 1;

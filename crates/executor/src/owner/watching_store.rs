@@ -74,7 +74,7 @@ impl World {
                 Reply::EndedWorkers(observed.iter().map(|(worker, _)| *worker).collect())
             }
             Call::LoadQueues(id) => Reply::Queues {
-                actions: Vec::from_iter((id == PartitionId(0)).then(|| self.action.clone())),
+                actions: self.actions().filter(|of| of.partition == id).collect(),
                 totals: vec![],
                 sets: self.sets.clone(),
             },
@@ -137,6 +137,11 @@ impl World {
             Call::Retire => Reply::Retired,
             Call::LoadMeters { .. } => unreachable!("no action counts anything"),
         }
+    }
+
+    fn actions(&self) -> impl Iterator<Item = Action> + '_ {
+        let all = self.others.iter().chain([&self.action]);
+        all.cloned()
     }
 
     fn write(&mut self, batch: &Batch) {

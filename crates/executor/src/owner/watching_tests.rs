@@ -50,8 +50,9 @@ struct World {
     leases: Vec<StoredLease>,
     executors: Vec<StoredExecutor>,
     workers: Vec<WorkerEnd>,
-    /// The one action there is.
+    /// The one action there is, as a rule.
     action: Action,
+    others: Vec<Action>,
     /// Who holds a slot, and whether its page shows it to whoever takes its partition.
     slots: Vec<(StoredSlot, bool)>,
     holds_back: Option<fn(&Call) -> bool>,
@@ -147,6 +148,7 @@ impl World {
             }],
             workers: Vec::new(),
             action: action(),
+            others: Vec::new(),
             slots: Vec::new(),
             holds_back: None,
             refuses_takes: false,
@@ -207,7 +209,8 @@ impl World {
             let is_alone = inputs.len() == 1;
             let has_done = self.give(inputs);
             let wake_at = self.owner.wake_at(self.now);
-            let is_idle = is_alone && !has_done && wake_at <= self.now;
+            let is_over = self.owner.has_ended();
+            let is_idle = is_alone && !has_done && wake_at <= self.now && !is_over;
             self.is_idle = if is_idle { self.is_idle + 1 } else { 0 };
             assert!(self.is_idle < 2, "it turns round and round: {wake_at}");
             self.now = wake_at.max(self.now + 1).min(self.now + 100);

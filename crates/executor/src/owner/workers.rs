@@ -172,6 +172,7 @@ impl Owner {
             self.is_heard_of(worker);
         }
         let roster = self.roster.clone();
-        self.links.retain(|worker| roster.lock().knows(worker) || roster.lock().held(worker) > 0);
+        self.links
+            .retain(|worker| roster.lock().knows(worker) || roster.lock().held(worker) > 0);
     }
 }

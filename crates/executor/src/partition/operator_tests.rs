@@ -385,6 +385,7 @@ fn who_waits_in_one_place_only_is_mended() {
     world.stored.active.get_mut(&ids[0]).unwrap().0 = Status::Queued;
     world.stored.active.get_mut(&ids[1]).unwrap().0 = Status::Running;
     world.stored.active.get_mut(&ids[1]).unwrap().1 = Attempt(1);
+    world.stored.workers = [(ids[1], WORKER)].into();
     world.sweep();
     assert_eq!(world.count(Counter::SlotLeakMended), 1);
     assert_eq!(world.holders(), [ids[1]]);

@@ -53,7 +53,11 @@ fn nothing_is_granted_while_no_worker_has_room_and_at_once_when_one_has() {
     assert_eq!(world.holders(), waiting[..1]);
     let told = world.stored.dispatched.len();
     world.lives([life(WORKER, 5)]);
-    assert_eq!(world.holders(), waiting[..2], "as many as the limit lets run");
+    assert_eq!(
+        world.holders(),
+        waiting[..2],
+        "as many as the limit lets run"
+    );
     assert_eq!(world.stored.dispatched.len(), told + 1);
     assert_eq!(
         world.partition.blocked(ACTION),

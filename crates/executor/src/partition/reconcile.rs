@@ -292,12 +292,7 @@ impl Partition {
     }
 
     /// Does what one stored slot asks for; true when its queue may have more to do.
-    fn follow_up(
-        &mut self,
-        now: Millis,
-        row: &StoredSlot,
-        out: &mut Vec<Effect>,
-    ) -> bool {
+    fn follow_up(&mut self, now: Millis, row: &StoredSlot, out: &mut Vec<Effect>) -> bool {
         let Some(action) = self.actions.get(&row.action_id).map(Arc::clone) else {
             return false;
         };

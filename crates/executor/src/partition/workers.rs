@@ -103,7 +103,12 @@ impl Partition {
 
     /// Takes an action out of the line, where it stands in another one than that of its pool.
     pub(super) fn leave_line_unless(&mut self, action_id: ActionId, pool: &str) {
-        if self.lines.stands.get(&action_id).is_some_and(|of| of != pool) {
+        if self
+            .lines
+            .stands
+            .get(&action_id)
+            .is_some_and(|of| of != pool)
+        {
             self.leave_line(action_id);
         }
     }
@@ -155,13 +160,22 @@ impl Partition {
     }
 
     /// Whose slot a grant is, and of which action, where this life holds it.
-    fn held_by(&self, worker: WorkerId, (execution_id, attempt): Key) -> Option<(Arc<Action>, Holder)> {
+    fn held_by(
+        &self,
+        worker: WorkerId,
+        (execution_id, attempt): Key,
+    ) -> Option<(Arc<Action>, Holder)> {
         let action = self.actions.get(self.index.get(&execution_id)?)?;
         let holder = self
             .queues
             .with_existing(action.id, |queue| queue.holder(execution_id))??;
         let is_its = holder.attempt == attempt && holder.worker == Some(worker);
         is_its.then(|| (Arc::clone(action), holder))
+    }
+
+    /// Whether a life holds this grant.
+    pub(crate) fn is_granted_to(&self, worker: WorkerId, grant: Key) -> bool {
+        self.held_by(worker, grant).is_some()
     }
 
     /// Grants come back that never began, and never will: they wait again at their places.
@@ -268,3 +282,7 @@ impl Partition {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "workers_tests.rs"]
+mod tests;
