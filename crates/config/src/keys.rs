@@ -124,8 +124,6 @@ pub(crate) const KEYS: &[Key] = &[
     seconds("executor.lease.ttl_seconds", 3, 3600),
     integer("executor.batch.max_items", 1, 100_000, "items"),
     seconds("executor.reconcile.interval_seconds", 1, 3600),
-    seconds("executor.reconcile.republish_after_seconds", 1, DAY_SECONDS),
-    integer("executor.dispatch.max_pack", 1, 1000, "executions"),
     integer("executor.intake.prefetch", 1, 65_535, "messages"),
     integer("completion_listener.prefetch", 1, 65_535, "messages"),
     integer("completion_listener.max_batch", 1, 65_535, "completions"),

@@ -35,7 +35,7 @@ pub use problem::{LoadError, Problem, Problems, Source};
 pub use secret::{Secret, redact_urls};
 pub use settings::{
     ApiSettings, BatchSettings, BrokerSettings, ClusterSettings, CompletionListenerSettings,
-    DatabaseSettings, DispatchSettings, ExecutorSettings, HistorySettings, IntakeSettings,
+    DatabaseSettings, ExecutorSettings, HistorySettings, IntakeSettings,
     LeaseSettings, LogFormat, LogSettings, MetricsSettings, OpsSettings, PrintFormat,
     QueueSettings, QueueType, ReconcileSettings, Settings, StatsSettings, Wiring,
     WorkerHttpSettings, WorkerLeaseSettings, WorkerSettings,

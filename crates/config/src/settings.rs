@@ -159,8 +159,6 @@ pub struct ExecutorSettings {
     pub batch: BatchSettings,
     /// The periodic pass that mends what a lost event left behind.
     pub reconcile: ReconcileSettings,
-    /// Sending executions to workers.
-    pub dispatch: DispatchSettings,
     /// Taking commands from the broker.
     pub intake: IntakeSettings,
 }
@@ -223,8 +221,6 @@ pub struct BatchSettings {
 pub struct ReconcileSettings {
     /// See [`interval`](Self::interval).
     pub interval_seconds: u64,
-    /// See [`republish_after`](Self::republish_after).
-    pub republish_after_seconds: u64,
 }
 
 impl ReconcileSettings {
@@ -233,11 +229,77 @@ impl ReconcileSettings {
     pub const fn interval(&self) -> Duration {
         Duration::from_secs(self.interval_seconds)
     }
+}
 
-    /// A dispatch that no worker has claimed for so long is sent again.
+/// Taking commands from the broker.
+    pub intake: IntakeSettings,
+}
+
+impl ExecutorSettings {
+    /// The name that leases and logs show.
     #[must_use]
-    pub const fn republish_after(&self) -> Duration {
-        Duration::from_secs(self.republish_after_seconds)
+    pub fn name_or_host(&self) -> String {
+        self.name.clone().unwrap_or_else(host_name)
+    }
+}
+
+/// Bounds of the ActionQueues.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct QueueSettings {
+    /// Executions of one action that may wait.
+    pub max_queue_length: usize,
+    /// See [`queue_timeout`](Self::queue_timeout).
+    pub queue_timeout_seconds: u64,
+    /// Whether the metrics show what the executor counts.
+    pub enable_metrics: bool,
+}
+
+impl QueueSettings {
+    /// Executions that waited longer expire.
+    #[must_use]
+    pub const fn queue_timeout(&self) -> Duration {
+        Duration::from_secs(self.queue_timeout_seconds)
+    }
+}
+
+/// The leases on partitions.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct LeaseSettings {
+    /// See [`ttl`](Self::ttl).
+    pub ttl_seconds: u64,
+}
+
+impl LeaseSettings {
+    /// How long a lease lasts unless it is renewed.
+    #[must_use]
+    pub const fn ttl(&self) -> Duration {
+        Duration::from_secs(self.ttl_seconds)
+    }
+}
+
+/// The group commit.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct BatchSettings {
+    /// Commands and completions of one commit, at most.
+    pub max_items: usize,
+}
+
+/// The periodic pass that mends what a lost event left behind.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReconcileSettings {
+    /// See [`interval`](Self::interval).
+    pub interval_seconds: u64,
+}
+
+impl ReconcileSettings {
+    /// How often the pass runs.
+    #[must_use]
+    pub const fn interval(&self) -> Duration {
+        Duration::from_secs(self.interval_seconds)
     }
 }
 

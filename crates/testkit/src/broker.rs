@@ -122,10 +122,11 @@ async fn delete_prefix(url: &str, prefix: &str) -> anyhow::Result<()> {
         "queue-stats",
         "dead-letters",
         "cluster",
+        "workers",
+        "reports",
     ]
     .map(|name| format!("{prefix}attune.{name}"))
     .into();
-    names.push(format!("{prefix}attune.requested.default"));
     for partition in 0..MOST_PARTITIONS {
         for kind in ["commands", "control"] {
             names.push(format!("{prefix}attune.partition.{partition:02}.{kind}"));

@@ -30,7 +30,6 @@ const QUICK: &[(&str, &str)] = &[
     ("cluster.partitions", "4"),
     ("executor.lease.ttl_seconds", "3"),
     ("executor.reconcile.interval_seconds", "1"),
-    ("executor.reconcile.republish_after_seconds", "2"),
     ("worker.lease.ttl_seconds", "3"),
     ("worker.lease.grace_seconds", "1"),
     ("worker.kill_grace_seconds", "1"),

@@ -259,10 +259,8 @@ async fn all_owned(store: &dyn Store) -> anyhow::Result<()> {
 
 /// Every topic of the system whose queue stays on the broker.
 fn kept_topics(partitions: u16) -> Vec<Topic> {
-    let pool = Settings::default().worker.pool;
     let single = [
         Topic::Enforcements,
-        Topic::Requested(pool),
         Topic::Completed,
         Topic::QueueStats,
     ];

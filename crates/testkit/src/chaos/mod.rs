@@ -58,7 +58,6 @@ const SETTINGS: &[(&str, &str)] = &[
     ("cluster.partitions", "8"),
     ("executor.lease.ttl_seconds", "5"),
     ("executor.reconcile.interval_seconds", "2"),
-    ("executor.reconcile.republish_after_seconds", "4"),
     ("worker.lease.ttl_seconds", "6"),
     ("worker.lease.grace_seconds", "2"),
     ("worker.kill_grace_seconds", "1"),
