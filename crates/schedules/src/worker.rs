@@ -1,9 +1,11 @@
 //! The worker's outbox and its lease.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use attune_core::{ActionId, Attempt, ExecutionId, Status, WorkerId};
 use attune_messages::v1::{Completion, ExecutionCompleted};
-use attune_store::{Claim, StoreError, WorkerLease, WorkerRow, WorkerStore};
+use attune_store::{StoreError, WorkerLease, WorkerRow, WorkerStore};
 use shuttle::future::{block_on, spawn};
 use shuttle::sync::atomic::{AtomicUsize, Ordering};
 use shuttle::sync::{Arc, Mutex};
@@ -14,6 +16,8 @@ use crate::lease::Leases;
 use crate::options::WorkerOptions;
 use crate::outbox::Outbox;
 use crate::time::{self, Instant};
+
+const HOUR: Duration = Duration::from_secs(3600);
 
 fn completion(id: i64) -> ExecutionCompleted {
     ExecutionCompleted(Completion {
@@ -34,16 +38,21 @@ fn completion(id: i64) -> ExecutionCompleted {
 }
 
 /// Everything that is put in comes out, the reader hears of the end, and whoever waits for room
-/// hears of every confirm.
+/// hears of every settlement, whether it comes before the confirm or after it.
 pub fn the_outbox_wakes_its_reader_and_whoever_waits_for_room() {
-    let outbox = Arc::new(Outbox::default());
+    let outbox = Arc::new(Outbox::new(HOUR));
     let reader = spawn({
         let outbox = Arc::clone(&outbox);
         async move {
             let mut read = Vec::new();
             while let Some(batch) = outbox.next(2).await {
-                read.extend(batch.items.iter().map(|item| item.0.execution_id.0));
-                outbox.confirmed(batch.items.len(), batch.bytes());
+                let letters = batch.letters.iter();
+                let keys = letters.map(|letter| (letter.item.0.execution_id, Attempt(1)));
+                let keys: Vec<_> = keys.collect();
+                read.extend(keys.iter().map(|key| key.0.0));
+                let owner = Arc::clone(&outbox);
+                spawn(async move { owner.settle(&keys) });
+                outbox.confirmed(batch);
             }
             read
         }
@@ -58,7 +67,7 @@ pub fn the_outbox_wakes_its_reader_and_whoever_waits_for_room() {
         block_on(run).unwrap();
     }
     block_on(async {
-        while outbox.held() > 0 {
+        while outbox.unconfirmed() > 0 || outbox.unsettled() > 0 {
             outbox.emptied().await;
         }
     });
@@ -94,14 +103,6 @@ impl WorkerStore for Store {
         Ok(())
     }
 
-    async fn claim(
-        &self,
-        _: WorkerId,
-        _: &[(ExecutionId, Attempt)],
-    ) -> Result<Vec<Claim>, StoreError> {
-        Ok(Vec::new())
-    }
-
     async fn workers(&self) -> Result<Vec<WorkerRow>, StoreError> {
         Ok(Vec::new())
     }
@@ -114,7 +115,8 @@ pub fn a_life_ends_before_its_lease() {
         renewals: AtomicUsize::new(0),
         expires: Mutex::new(Instant::now()),
     });
-    let leases = Arc::new(Leases::new(&options, store.clone(), Arc::new(Guard)));
+    let leases = Leases::new(&options, store.clone(), Arc::new(Guard), Box::new(|_| {}));
+    let leases = Arc::new(leases);
     let life = block_on(leases.register(&CancellationToken::new()))
         .unwrap()
         .unwrap();

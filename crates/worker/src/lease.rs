@@ -1,11 +1,13 @@
 //! The worker's lease: one life of a worker is what it does under one id.
 
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use attune_core::WorkerId;
 use attune_runtime::{Backoff, LogPace, error_chain};
 use attune_store::{StoreError, WorkerLease, WorkerStore};
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -30,6 +32,8 @@ pub(crate) struct Life {
     retired: CancellationToken,
     /// Until then the store is sure to count the worker as alive, by this machine's clock.
     trusted_until: Mutex<BootInstant>,
+    /// Has the lease renewed at once.
+    hurry: Arc<Notify>,
 }
 
 impl Life {
@@ -39,6 +43,7 @@ impl Life {
             over: CancellationToken::new(),
             retired: CancellationToken::new(),
             trusted_until: Mutex::new(trusted_until),
+            hurry: Arc::new(Notify::new()),
         }
     }
 
@@ -52,7 +57,7 @@ impl Life {
     }
 
     /// Whether nothing of this life may begin or be reported any more. It looks at the clock
-    /// too: a process, or a whole machine, that was stopped for a while must not run what it claimed before, however
+    /// too: a process, or a whole machine, that was stopped for a while must not run what it was granted before, however
     /// late the timer is that would have told it.
     pub(crate) fn is_over(&self) -> bool {
         self.over.is_cancelled() || BootInstant::now() >= *self.trusted()
@@ -66,6 +71,11 @@ impl Life {
     /// Ends every run of this life.
     pub(crate) fn end(&self) {
         self.over.cancel();
+    }
+
+    /// Renews the lease at once.
+    pub(crate) fn hurry(&self) {
+        self.hurry.notify_one();
     }
 
     /// Ends the renewals; the store's row is another matter.
@@ -87,6 +97,10 @@ impl Drop for Life {
     }
 }
 
+/// Told of a life when its row in the store says for the first time that it takes nothing, or that
+/// it does again.
+pub(crate) type Announce = Box<dyn Fn(WorkerId) + Send + Sync>;
+
 /// Registers workers and keeps their leases.
 pub(crate) struct Leases {
     store: Arc<dyn WorkerStore>,
@@ -94,6 +108,9 @@ pub(crate) struct Leases {
     margin: Duration,
     /// Kills what runs under a lease when this process cannot.
     guard: Arc<Guard>,
+    /// Whether the worker takes nothing; each renewal says so.
+    draining: AtomicBool,
+    announce: Announce,
 }
 
 impl Leases {
@@ -101,6 +118,7 @@ impl Leases {
         options: &WorkerOptions,
         store: Arc<dyn WorkerStore>,
         guard: Arc<Guard>,
+        announce: Announce,
     ) -> Self {
         Self {
             store,
@@ -109,11 +127,25 @@ impl Leases {
                 name: options.name.clone(),
                 pool: options.pool.clone(),
                 slots: u32::try_from(options.slots).unwrap_or(u32::MAX),
+                draining: false,
                 ttl: options.lease_ttl,
             },
             margin: options.lease_margin(),
             guard,
+            draining: AtomicBool::new(false),
+            announce,
         }
+    }
+
+    /// From the next renewal on the lease says whether the worker takes nothing. Returns whether
+    /// that is new.
+    pub(crate) fn set_draining(&self, draining: bool) -> bool {
+        self.draining.swap(draining, Ordering::SeqCst) != draining
+    }
+
+    /// Whether the worker takes nothing.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::SeqCst)
     }
 
     /// Registers a fresh worker and renews its lease from then on. Tries for as long as the
@@ -130,13 +162,14 @@ impl Leases {
         let mut worker = WorkerId::fresh();
         while !shutdown.is_cancelled() {
             let sent = BootInstant::now();
-            match self.renew(worker).await {
+            let draining = self.is_draining();
+            match self.renew(worker, draining).await {
                 Ok(()) => {
                     let trusted_until = self.trusted_until(sent);
                     self.guard.trust(worker, trusted_until);
                     let life = Arc::new(Life::new(worker, trusted_until));
                     tracing::info!(worker.id = %worker, "the worker is registered");
-                    self.keep(&life, sent);
+                    self.keep(&life, sent, draining);
                     return Ok(Some(life));
                 }
                 // The row of an earlier try, whose answer was lost, has expired meanwhile.
@@ -203,22 +236,16 @@ impl Leases {
         }
     }
 
-    /// Ends a life whose lease the store has ended, before its keeper hears of it.
-    pub(crate) fn lost(&self, life: &Life) {
-        life.stop_renewing();
-        life.end();
-        self.guard.lost(life.worker());
-    }
-
     fn trusted_until(&self, sent: BootInstant) -> BootInstant {
         sent + self.template.ttl.saturating_sub(self.margin)
     }
 
     /// One renewal.
-    async fn renew(&self, worker: WorkerId) -> Result<(), StoreError> {
+    async fn renew(&self, worker: WorkerId, draining: bool) -> Result<(), StoreError> {
         let store = Arc::clone(&self.store);
         let lease = WorkerLease {
             worker,
+            draining,
             ..self.template.clone()
         };
         let call = tokio::spawn(async move { store.renew_worker(&lease).await });
@@ -227,13 +254,15 @@ impl Leases {
 
     /// Starts the task that renews every sixth of the ttl and ends the life when that fails for
     /// too long. It holds no share of the life, so that dropping the last one ends it.
-    fn keep(self: &Arc<Self>, life: &Arc<Life>, sent: BootInstant) {
+    fn keep(self: &Arc<Self>, life: &Arc<Life>, sent: BootInstant, draining: bool) {
         let keeper = Keeper {
             leases: Arc::clone(self),
             life: Arc::downgrade(life),
             worker: life.worker,
             over: life.over.clone(),
             retired: life.retired.clone(),
+            hurry: Arc::clone(&life.hurry),
+            draining,
         };
         tokio::spawn(keeper.run(sent));
     }
@@ -246,27 +275,32 @@ struct Keeper {
     worker: WorkerId,
     over: CancellationToken,
     retired: CancellationToken,
+    hurry: Arc<Notify>,
+    /// What the lease says of it.
+    draining: bool,
 }
 
 impl Keeper {
-    async fn run(self, registered: BootInstant) {
+    async fn run(mut self, registered: BootInstant) {
         let ttl = self.leases.template.ttl;
         let mut trusted_until = self.leases.trusted_until(registered);
         let mut due = registered + ttl / RENEWALS;
         loop {
             tokio::select! {
                 () = self.retired.cancelled() => return,
+                () = self.hurry.notified() => {}
                 () = sleep_until(due.min(trusted_until)) => {}
             }
             if BootInstant::now() >= trusted_until {
                 return self.lost("it could not be renewed in time");
             }
             let sent = BootInstant::now();
+            let draining = self.leases.is_draining();
             // The call itself goes on when it is left alone here.
             let renewed = tokio::select! {
                 () = self.retired.cancelled() => return,
                 () = sleep_until(trusted_until) => continue,
-                renewed = self.leases.renew(self.worker) => renewed,
+                renewed = self.leases.renew(self.worker, draining) => renewed,
             };
             match renewed {
                 Ok(()) => {
@@ -283,6 +317,10 @@ impl Keeper {
                         return self.leases.guard.lost(self.worker);
                     };
                     *life.trusted() = trusted_until;
+                    if self.draining != draining {
+                        self.draining = draining;
+                        (self.leases.announce)(self.worker);
+                    }
                 }
                 Err(StoreError::Conflict(_)) => return self.lost("the store has ended it"),
                 Err(error) => {

@@ -1,25 +1,25 @@
-//! Reference worker of Attune: claims executions, runs them, reports.
+//! Reference worker of Attune: runs the executions that are granted to it, and reports.
 //!
-//! [`Worker::start`] puts a lease on itself, receives the executions of its pool, claims as
-//! many at a time as it has free slots, runs what it has claimed and reports how it ended.
+//! [`Worker::start`] puts a lease on itself and says hello. From then on the owners of partitions grant
+//! executions to it by name; it runs them, as many at a time as it has slots, and reports how they
+//! ended.
 //!
-//! - **The row decides, not the message.** A message may come twice, late, or to two workers;
-//!   only the one whose claim of `(execution, attempt)` the store accepts runs it. A delivery is
-//!   acknowledged when each of its executions is claimed or dropped, so that a message that
-//!   still can change something is never lost, and a long run does not outlive the patience of
-//!   the broker.
-//! - **A slot is a run.** At most `slots` run at once; claims are made only for free slots.
+//! - **A grant names one life.** Nobody claims anything: what an owner has granted to this life
+//!   may begin here and nowhere else. What is heard twice, late or out of order begins nothing,
+//!   and what was lost is repaired by comparing; see `attune_dispatch`.
+//! - **Everything is kept until it is settled**: an end, and a grant that is given back, are
+//!   reported until their owner has said that they are written down.
+//! - **A slot is a run.** At most `slots` run at once; what waits for one for long is given back.
 //! - **No lease, no run.** A worker that cannot renew its lease in time kills what it runs,
 //!   whole process groups, reports nothing of it, and comes back under a fresh id. Whoever takes
 //!   its slots back decides what happens to them. When the worker itself cannot kill, because
 //!   it was killed or stands still, its [`guard`] does. What an action does outside is guarded by the fencing token it is given, `ATTUNE_EXECUTION_ID` and `ATTUNE_ATTEMPT`.
-//! - **A completion is sent until it is confirmed**, under the same message id. Completions
-//!   gather while one message is under way and travel together.
+//! - **A completion is sent until it is confirmed**, under the same message id, and again while
+//!   it is not settled. Completions gather while one message is under way and travel together.
 
 mod counters;
 mod error;
 pub mod guard;
-mod inbox;
 mod lease;
 mod options;
 mod outbox;
@@ -27,7 +27,6 @@ mod reporter;
 mod runner;
 mod runs;
 mod service;
-mod told;
 mod worker;
 
 // crates/schedules compiles sources of this crate with other primitives in the place of these.

@@ -41,16 +41,12 @@ pub struct WorkerOptions {
     /// The command that starts a guard, in which [`guard::run`](crate::guard::run) is called: it
     /// kills what the worker runs when the worker itself cannot. Empty for none.
     pub guard: Vec<OsString>,
-    /// Messages received and not yet claimed, at most. Few, so that a worker whose slots are
-    /// all taken does not keep executions from others.
-    pub prefetch: u16,
-    /// How long after it was confirmed a completion is asked for, in case that it was lost.
+    /// How long after it was confirmed a completion is told again, in case that it was lost, while
+    /// its owner has not said that it is written down.
     pub retell_after: Duration,
-    /// How long what was claimed waits for its start while this worker can start nothing; then it
+    /// How long what was granted waits for its start while this worker can start nothing; then it
     /// goes to others.
     pub start_patience: Duration,
-    /// How long every claim may fail before the worker says so.
-    pub claim_patience: Duration,
     /// Stamped in every round of the worker's loop.
     pub progress: Progress,
 }
@@ -96,10 +92,8 @@ impl Default for WorkerOptions {
             fetch: Vec::new(),
             max_message_bytes: 1024 * 1024,
             guard: Vec::new(),
-            prefetch: 3,
             retell_after: Duration::from_secs(15),
             start_patience: Duration::from_secs(60),
-            claim_patience: Duration::from_secs(20),
             progress: Progress::default(),
         }
     }
@@ -136,9 +130,6 @@ impl WorkerOptions {
         }
         if self.slots == 0 || u32::try_from(self.slots).is_err() {
             return Some(format!("a worker cannot have {} slots", self.slots));
-        }
-        if self.prefetch == 0 {
-            return Some("a worker that receives nothing (prefetch 0) is of no use".to_owned());
         }
         if self.lease_ttl < MIN_TTL {
             return Some(format!("the lease must last at least {MIN_TTL:?}"));

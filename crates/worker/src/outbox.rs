@@ -1,25 +1,41 @@
-//! Completions on their way out, and how they are fitted into messages.
+//! Completions on their way out, kept until they are settled, and how they are fitted into messages.
+//!
+//! A broker's confirm settles nothing: a queue is purged or deleted by hand, or a broker dies with
+//! what it had confirmed. So a completion is kept until its owner has written it down, and told
+//! again when that takes long, or when the owner asks for it.
 
 use crate::sync::{Mutex, MutexGuard, PoisonError};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
 
-use attune_core::{Attempt, ExecutionId, WorkerId};
+use attune_core::{Attempt, ExecutionId};
 use attune_messages::v1::ExecutionCompleted;
 use attune_messages::{ItemTooLarge, Pack, PackBounds, Packer, message_bytes};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 /// Completions of one message, at most.
 pub(crate) const MAX_ITEMS: usize = 100;
-/// With so many completions unconfirmed, nothing more is claimed: what cannot be reported must
-/// not pile up without bound. What runs already may still add to it.
+/// With so many completions that are not settled, nothing more is begun: what cannot be reported
+/// must not pile up without bound. What runs already may still add to it.
 const MAX_HELD: usize = 4096;
 /// The same for their size, in bytes.
 const MAX_HELD_BYTES: usize = 64 * 1024 * 1024;
+/// The longest wait before a completion is told again: its partition may have no owner.
+const SLOWEST: Duration = Duration::from_secs(600);
 
-/// What has ended and is not reported yet.
-#[derive(Debug, Default)]
+#[cfg(test)]
+#[path = "outbox_tests.rs"]
+mod tests;
+
+type Key = (ExecutionId, Attempt);
+
+/// What has ended and is not settled.
+#[derive(Debug)]
 pub(crate) struct Outbox {
     state: Mutex<State>,
+    /// How long after its confirm a completion is told again for the first time.
+    retell_after: Duration,
     /// Wakes the reporter: something to send, or the end.
     filled: Notify,
     /// Wakes whoever waits for room.
@@ -28,53 +44,139 @@ pub(crate) struct Outbox {
 
 #[derive(Debug, Default)]
 struct State {
-    waiting: VecDeque<ExecutionCompleted>,
-    /// Waiting or sent and not confirmed.
+    /// To be sent, in order; also some that were settled meanwhile.
+    waiting: VecDeque<Letter>,
+    /// What is not settled.
+    kept: HashMap<Key, Kept>,
+    /// Waiting, with the reporter, or told and not settled.
     held: usize,
     held_bytes: usize,
+    /// Waiting or with the reporter.
+    unconfirmed: usize,
     closed: bool,
 }
 
-/// Which attempt a completion ends, and under whose lease.
-pub(crate) type Ended = Option<(WorkerId, (ExecutionId, Attempt))>;
+/// A completion, and how long it is waited for its settlement after the next confirm.
+#[derive(Debug)]
+pub(crate) struct Letter {
+    pub(crate) item: ExecutionCompleted,
+    wait: Duration,
+}
+
+/// Where a completion is that is not settled.
+#[derive(Debug)]
+enum Kept {
+    /// Waiting or with the reporter.
+    OnItsWay {
+        /// Its life is over: it is not kept after its confirm.
+        last: bool,
+    },
+    /// Confirmed, and to be told again from then on.
+    Told { letter: Letter, due: Instant },
+}
 
 /// What goes out together.
 #[derive(Debug)]
 pub(crate) struct Batch {
-    pub(crate) items: Vec<ExecutionCompleted>,
+    pub(crate) letters: Vec<Letter>,
+    /// Its size when it was taken.
     bytes: usize,
 }
 
+impl State {
+    fn release(&mut self, bytes: usize) {
+        self.held -= 1;
+        self.held_bytes -= bytes;
+    }
+
+    /// Puts one that was told on its way again.
+    fn send_again(&mut self, key: Key, slower: bool) -> bool {
+        let Some(kept) = self.kept.get_mut(&key) else {
+            return false;
+        };
+        match std::mem::replace(kept, Kept::OnItsWay { last: false }) {
+            Kept::Told { mut letter, .. } => {
+                if slower {
+                    letter.wait = (letter.wait * 2).min(SLOWEST);
+                }
+                self.unconfirmed += 1;
+                self.waiting.push_back(letter);
+                true
+            }
+            on_its_way @ Kept::OnItsWay { .. } => {
+                *kept = on_its_way;
+                false
+            }
+        }
+    }
+
+    /// Takes at most `max` that are to be sent, and drops what was settled while it waited.
+    fn take(&mut self, max: usize) -> Batch {
+        let (mut letters, mut bytes) = (Vec::new(), 0);
+        while letters.len() < max
+            && let Some(letter) = self.waiting.pop_front()
+        {
+            let weight = weight(&letter.item);
+            if self.kept.contains_key(&key(&letter.item)) {
+                bytes += weight;
+                letters.push(letter);
+            } else {
+                self.unconfirmed -= 1;
+                self.release(weight);
+            }
+        }
+        Batch { letters, bytes }
+    }
+}
+
 impl Outbox {
+    pub(crate) fn new(retell_after: Duration) -> Self {
+        Self {
+            state: Mutex::default(),
+            retell_after,
+            filled: Notify::new(),
+            emptied: Notify::new(),
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a completion on its way. Never waits: its size is bounded by not claiming while
-    /// [`has_room`](Self::has_room) says no.
+    /// Puts a completion on its way. Never waits: its size is bounded by not beginning anything
+    /// while [`has_room`](Self::has_room) says no.
     pub(crate) fn push(&self, item: ExecutionCompleted) {
         let mut state = self.lock();
         state.held += 1;
         state.held_bytes += weight(&item);
-        state.waiting.push_back(item);
+        state.unconfirmed += 1;
+        let on_its_way = Kept::OnItsWay { last: false };
+        state.kept.insert(key(&item), on_its_way);
+        let wait = self.retell_after;
+        state.waiting.push_back(Letter { item, wait });
         drop(state);
         self.filled.notify_one();
     }
 
-    /// Whether more may be claimed.
+    /// Whether more may be begun.
     pub(crate) fn has_room(&self) -> bool {
         let state = self.lock();
         state.held < MAX_HELD && state.held_bytes < MAX_HELD_BYTES
     }
 
-    /// Waits until something was confirmed. For one waiter.
+    /// Waits until there may be more room. For one waiter.
     pub(crate) async fn emptied(&self) {
         self.emptied.notified().await;
     }
 
     /// How many are not confirmed.
-    pub(crate) fn held(&self) -> usize {
-        self.lock().held
+    pub(crate) fn unconfirmed(&self) -> usize {
+        self.lock().unconfirmed
+    }
+
+    /// How many are not settled.
+    pub(crate) fn unsettled(&self) -> usize {
+        self.lock().kept.len()
     }
 
     /// Nothing more will come.
@@ -89,13 +191,17 @@ impl Outbox {
         loop {
             {
                 let mut state = self.lock();
-                if !state.waiting.is_empty() {
-                    let count = max.min(state.waiting.len());
-                    let items: Vec<_> = state.waiting.drain(..count).collect();
-                    let bytes = items.iter().map(weight).sum();
-                    return Some(Batch { items, bytes });
+                let before = state.held;
+                let batch = state.take(max);
+                let (dropped, closed) = (before != state.held, state.closed);
+                drop(state);
+                if dropped {
+                    self.emptied.notify_one();
                 }
-                if state.closed {
+                if !batch.letters.is_empty() {
+                    return Some(batch);
+                }
+                if closed {
                     return None;
                 }
             }
@@ -104,9 +210,91 @@ impl Outbox {
         }
     }
 
-    /// `count` of `bytes` are confirmed.
-    pub(crate) fn confirmed(&self, count: usize, bytes: usize) {
+    /// All of a batch is confirmed: what is not settled yet is kept.
+    pub(crate) fn confirmed(&self, batch: Batch) {
+        let now = Instant::now();
         let mut state = self.lock();
+        state.unconfirmed -= batch.letters.len();
+        state.held -= batch.letters.len();
+        state.held_bytes -= batch.bytes;
+        for letter in batch.letters {
+            let key = key(&letter.item);
+            match state.kept.get(&key) {
+                Some(Kept::OnItsWay { last: false }) => {
+                    state.held += 1;
+                    state.held_bytes += weight(&letter.item);
+                    let due = now + letter.wait;
+                    state.kept.insert(key, Kept::Told { letter, due });
+                }
+                _ => {
+                    state.kept.remove(&key);
+                }
+            }
+        }
+        drop(state);
+        self.emptied.notify_one();
+    }
+
+    /// These are written down: nobody need be told of them any more.
+    pub(crate) fn settle(&self, keys: &[Key]) {
+        if keys.is_empty() {
+            return;
+        }
+        let mut state = self.lock();
+        for key in keys {
+            // What is on its way is dropped when it comes by.
+            if let Some(Kept::Told { letter, .. }) = state.kept.remove(key) {
+                state.release(weight(&letter.item));
+            }
+        }
+        drop(state);
+        self.emptied.notify_one();
+    }
+
+    /// Sends these again, as far as they are not on their way; says how many.
+    pub(crate) fn send_again(&self, keys: &[Key]) -> usize {
+        let mut state = self.lock();
+        let again = keys.iter().filter(|key| state.send_again(**key, false));
+        let count = again.count();
+        drop(state);
+        self.filled.notify_one();
+        count
+    }
+
+    /// Sends again what was confirmed long ago and is not settled; says how many.
+    pub(crate) fn send_overdue(&self) -> usize {
+        let now = Instant::now();
+        let mut state = self.lock();
+        let overdue = state.kept.iter().filter_map(|(key, kept)| match kept {
+            Kept::Told { due, .. } if *due <= now => Some(*key),
+            _ => None,
+        });
+        let mut overdue: Vec<Key> = overdue.collect();
+        overdue.sort_unstable();
+        let again = overdue.iter().filter(|key| state.send_again(**key, true));
+        let count = again.count();
+        drop(state);
+        if count > 0 {
+            self.filled.notify_one();
+        }
+        count
+    }
+
+    /// The life that ran all of this is over: what is on its way goes out, and nothing is kept.
+    pub(crate) fn forget_told(&self) {
+        let mut state = self.lock();
+        let (mut count, mut bytes) = (0, 0);
+        state.kept.retain(|_, kept| match kept {
+            Kept::OnItsWay { last } => {
+                *last = true;
+                true
+            }
+            Kept::Told { letter, .. } => {
+                count += 1;
+                bytes += weight(&letter.item);
+                false
+            }
+        });
         state.held -= count;
         state.held_bytes -= bytes;
         drop(state);
@@ -115,25 +303,27 @@ impl Outbox {
 }
 
 impl Batch {
-    /// Its size as the outbox counts it.
-    pub(crate) fn bytes(&self) -> usize {
-        self.bytes
+    /// How many completions it holds.
+    pub(crate) fn len(&self) -> usize {
+        self.letters.len()
     }
 
     /// Fits the items into as few messages of at most `max_bytes` as their order allows.
-    pub(crate) fn into_packs(self, max_bytes: usize) -> Vec<Pack<ExecutionCompleted, Ended>> {
+    pub(crate) fn packs(&mut self, max_bytes: usize) -> Vec<Pack<ExecutionCompleted>> {
         let mut packer = Packer::new(PackBounds::new(MAX_ITEMS, max_bytes));
-        for mut item in self.items {
-            let id = item.0.execution_id;
-            let key = (item.0.execution_id, item.0.attempt);
-            let ended = item.0.worker.map(|worker| (worker, key));
-            if let Err((error, _)) = add(&mut packer, &mut item, ended, max_bytes) {
+        for letter in &mut self.letters {
+            if let Err(error) = add(&mut packer, &mut letter.item, max_bytes) {
                 // Not with the smallest bound that a worker's options allow.
+                let id = letter.item.0.execution_id;
                 tracing::error!(execution.id = %id, %error, "a completion cannot be reported");
             }
         }
         packer.finish()
     }
+}
+
+fn key(item: &ExecutionCompleted) -> Key {
+    (item.0.execution_id, item.0.attempt)
 }
 
 /// The bytes of text in a completion.
@@ -147,21 +337,21 @@ fn weight(item: &ExecutionCompleted) -> usize {
 /// Adds a completion, cut until a message can hold it. Output goes first, then the result; the
 /// status always stays as it is.
 fn add(
-    packer: &mut Packer<ExecutionCompleted, Ended>,
+    packer: &mut Packer<ExecutionCompleted>,
     item: &mut ExecutionCompleted,
-    ended: Ended,
     max_bytes: usize,
-) -> Result<(), (ItemTooLarge, Ended)> {
-    let Err((_, ended)) = packer.add(item, ended) else {
+) -> Result<(), ItemTooLarge> {
+    let mut try_to_add = |item: &ExecutionCompleted| packer.add(item, ()).map_err(|(why, ())| why);
+    if try_to_add(item).is_ok() {
         return Ok(());
-    };
+    }
     // With three texts of a 32nd each, at most 18/32 are used even when all is escaped.
     let share = max_bytes.saturating_sub(message_bytes::<ExecutionCompleted>(0)) / 32;
     cut(&mut item.0.stdout, share);
     cut(&mut item.0.stderr, share);
-    let Err((_, ended)) = packer.add(item, ended) else {
+    if try_to_add(item).is_ok() {
         return Ok(());
-    };
+    }
     let completion = &mut item.0;
     cut(&mut completion.error, share);
     if let Some(result) = completion.result.take() {
@@ -172,7 +362,7 @@ fn add(
         let error = completion.error.take();
         completion.error = Some(error.map_or(note.clone(), |error| format!("{error} {note}")));
     }
-    packer.add(item, ended)
+    try_to_add(item)
 }
 
 fn cut(text: &mut Option<String>, max: usize) {
@@ -183,118 +373,5 @@ fn cut(text: &mut Option<String>, max: usize) {
         let mark = format!("… [cut: {} bytes more]", text.len() - kept);
         text.truncate(kept);
         text.push_str(&mark);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use attune_core::{ActionId, Status};
-    use attune_messages::decode_batch;
-    use attune_messages::v1::Completion;
-    use uuid::Uuid;
-
-    fn completion(id: i64) -> Completion {
-        Completion {
-            execution_id: ExecutionId(id),
-            attempt: Attempt(1),
-            action_id: ActionId(1),
-            status: Status::Succeeded,
-            result: None,
-            error: None,
-            exit_code: None,
-            stdout: None,
-            stderr: None,
-            partition: Some(ExecutionId(id).partition()),
-            worker: Some(attune_core::WorkerId::fresh()),
-            started_at: Some(chrono::Utc::now()),
-            finished_at: Some(chrono::Utc::now()),
-        }
-    }
-
-    /// Packs, sends and reads back; says how many items each message had.
-    fn pack(items: Vec<Completion>, max_bytes: usize) -> (Vec<usize>, Vec<Completion>) {
-        let items: Vec<_> = items.into_iter().map(ExecutionCompleted).collect();
-        let bytes = items.iter().map(weight).sum();
-        let mut counts = Vec::new();
-        let mut read = Vec::new();
-        for pack in (Batch { items, bytes }).into_packs(max_bytes) {
-            let body = pack.encode(Uuid::new_v4(), chrono::Utc::now());
-            counts.push(pack.tags().len());
-            let items = decode_batch::<ExecutionCompleted>(&body, max_bytes).unwrap();
-            read.extend(items.into_iter().map(|item| item.0));
-        }
-        (counts, read)
-    }
-
-    #[test]
-    fn small_completions_travel_together_in_order() {
-        let (counts, read) = pack((1..=250).map(completion).collect(), 1024 * 1024);
-        assert_eq!(counts, [100, 100, 50]);
-        assert!(read.iter().map(|item| item.execution_id.0).eq(1..=250));
-    }
-
-    #[test]
-    fn a_message_never_exceeds_its_bound() {
-        let with_output = |id, length: usize| Completion {
-            stdout: Some("\u{1}é".repeat(length)),
-            ..completion(id)
-        };
-        let items = vec![with_output(1, 600), with_output(2, 600), with_output(3, 30)];
-        let (counts, read) = pack(items, 8192);
-        assert_eq!(counts, [1, 2]);
-        assert_eq!(read[0].stdout.as_ref().unwrap().chars().count(), 1200);
-    }
-
-    #[test]
-    fn one_that_is_too_large_is_cut_and_says_so() {
-        let text = "\u{1}".repeat(100_000);
-        let large = Completion {
-            stdout: Some(text.clone()),
-            stderr: Some(text.clone()),
-            error: Some(text.clone()),
-            result: Some(serde_json::value::to_raw_value(&text).unwrap()),
-            ..completion(1)
-        };
-        let (_, read) = pack(vec![large], 4096);
-        let cut = &read[0];
-        assert_eq!(cut.status, Status::Succeeded);
-        assert!(cut.result.is_none());
-        assert!(cut.stdout.as_ref().unwrap().ends_with("bytes more]"));
-        let error = cut.error.as_ref().unwrap();
-        assert!(
-            error.ends_with("it has 600002 bytes, more than a message may hold]"),
-            "{error}"
-        );
-
-        // When cutting the output is enough, the result stays.
-        let chatty = Completion {
-            stdout: Some(text),
-            result: Some(serde_json::value::to_raw_value("kept").unwrap()),
-            ..completion(2)
-        };
-        let (_, read) = pack(vec![chatty], 4096);
-        assert_eq!(read[0].result.as_ref().unwrap().get(), "\"kept\"");
-        assert_eq!(read[0].error, None);
-    }
-
-    #[tokio::test]
-    async fn room_ends_and_comes_back_with_confirmation() {
-        let outbox = Outbox::default();
-        for id in 0..4096 {
-            assert!(outbox.has_room());
-            outbox.push(ExecutionCompleted(completion(id)));
-        }
-        assert!(!outbox.has_room());
-        let batch = outbox.next(10).await.unwrap();
-        assert_eq!(batch.items.len(), 10);
-        assert!(!outbox.has_room());
-        outbox.confirmed(batch.items.len(), batch.bytes());
-        outbox.emptied().await;
-        assert!(outbox.has_room());
-        assert_eq!(outbox.held(), 4086);
-        outbox.close();
-        assert_eq!(outbox.next(10_000).await.unwrap().items.len(), 4086);
-        assert!(outbox.next(1).await.is_none());
     }
 }

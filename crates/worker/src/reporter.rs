@@ -10,7 +10,6 @@ use uuid::Uuid;
 
 use crate::counters::WorkerCounters;
 use crate::outbox::{Batch, MAX_ITEMS, Outbox};
-use crate::told::Told;
 
 /// Messages of one publish, at most.
 const MAX_MESSAGES: usize = 8;
@@ -21,7 +20,6 @@ pub(crate) struct Reporter {
     pub(crate) bus: Arc<dyn Bus>,
     pub(crate) outbox: Arc<Outbox>,
     pub(crate) counters: Arc<WorkerCounters>,
-    pub(crate) told: Arc<Told>,
     pub(crate) max_message_bytes: usize,
 }
 
@@ -31,7 +29,7 @@ impl Reporter {
         while let Some(batch) = self.outbox.next(MAX_MESSAGES * MAX_ITEMS).await {
             if !self.step(batch).await {
                 tracing::error!(
-                    unreported_count = self.outbox.held(),
+                    unreported_count = self.outbox.unconfirmed(),
                     "the bus is closed; completions were not reported"
                 );
                 return;
@@ -40,26 +38,18 @@ impl Reporter {
     }
 
     /// Sends one batch and returns when all of it is confirmed; `false` when the bus is closed.
-    async fn step(&self, batch: Batch) -> bool {
-        let (count, bytes) = (batch.items.len(), batch.bytes());
+    async fn step(&self, mut batch: Batch) -> bool {
         let now = Utc::now();
-        let packs = batch.into_packs(self.max_message_bytes);
-        let messages: Vec<Outgoing> = packs
-            .iter()
-            .map(|pack| {
-                let id = Uuid::now_v7();
-                Outgoing::new(Topic::Completed, id, pack.encode(id, now))
-            })
-            .collect();
-        if !self.publish(messages.clone()).await {
+        let packs = batch.packs(self.max_message_bytes);
+        let messages = packs.into_iter().map(|pack| {
+            let id = Uuid::now_v7();
+            Outgoing::new(Topic::Completed, id, pack.encode(id, now))
+        });
+        if !self.publish(messages.collect()).await {
             return false;
         }
-        for (message, pack) in messages.into_iter().zip(packs) {
-            let ended = pack.into_tags().into_iter().flatten();
-            self.told.keep(message, ended.collect());
-        }
-        self.counters.reported.add(count);
-        self.outbox.confirmed(count, bytes);
+        self.counters.reported.add(batch.len());
+        self.outbox.confirmed(batch);
         true
     }
 
@@ -74,7 +64,7 @@ impl Reporter {
         let patience = Patience::UntilStopped;
         let pause = |error: &PublishError, _: &[Outgoing]| {
             if log.is_due() {
-                let (waiting_count, tries) = (self.outbox.held(), log.tries());
+                let (waiting_count, tries) = (self.outbox.unconfirmed(), log.tries());
                 tracing::warn!(
                     %error,
                     waiting_count,

@@ -4,13 +4,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use attune_core::{ActionId, Outcome, Status, WorkerId};
-use attune_messages::v1::{Completion, ExecutionCompleted, ExecutionRequested};
+use attune_dispatch::Key;
+use attune_messages::v1::{Completion, ExecutionCompleted};
+use attune_messages::v2::Grant;
 use attune_record::{Record, Recorder, now_ns};
 use chrono::{DateTime, Utc};
 use tokio::task::{Id, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use crate::inbox::Key;
 use crate::lease::Life;
 use crate::runner::{Ended, Gate, Runner, Stop};
 
@@ -21,7 +22,7 @@ pub(crate) struct Runs {
     tasks: JoinSet<Finished>,
     /// What each task runs, so that one that panics is known by name.
     by_task: HashMap<Id, Arc<Running>>,
-    cancels: HashMap<Key, CancellationToken>,
+    stops: HashMap<Key, Stop>,
 }
 
 /// What is known of a run before it ends.
@@ -42,9 +43,9 @@ pub(crate) struct Finished {
 }
 
 impl Running {
-    fn of(request: &ExecutionRequested, life: &Arc<Life>) -> Self {
+    fn of(request: &Grant, life: &Arc<Life>) -> Self {
         Self {
-            key: (request.execution_id, request.attempt),
+            key: request.key(),
             action_id: request.action_id,
             life: Arc::clone(life),
             started_at: Utc::now(),
@@ -75,9 +76,9 @@ impl Finished {
     }
 }
 
-/// The completion of a claimed execution that is not run at all.
-pub(crate) fn not_run(request: &ExecutionRequested, life: &Life) -> ExecutionCompleted {
-    let key = (request.execution_id, request.attempt);
+/// The completion of a granted execution that is not run at all.
+pub(crate) fn not_run(request: &Grant, life: &Life) -> ExecutionCompleted {
+    let key = request.key();
     let outcome = Outcome::cancelled("cancelled before it ran");
     completion(key, request.action_id, life.worker(), outcome, None)
 }
@@ -113,7 +114,7 @@ impl Runs {
             recorder,
             tasks: JoinSet::new(),
             by_task: HashMap::new(),
-            cancels: HashMap::new(),
+            stops: HashMap::new(),
         }
     }
 
@@ -127,10 +128,10 @@ impl Runs {
         Arc::clone(&self.runner)
     }
 
-    /// Records that a claim was won.
-    pub(crate) fn record_claimed(&self, (execution_id, attempt): Key, worker: WorkerId) {
+    /// Records that a grant is taken to be begun.
+    pub(crate) fn record_taken(&self, (execution_id, attempt): Key, worker: WorkerId) {
         if let Some(recorder) = &self.recorder {
-            recorder.record(Record::Claimed {
+            recorder.record(Record::Taken {
                 execution_id,
                 attempt,
                 worker,
@@ -156,10 +157,6 @@ impl Runs {
         self.by_task.is_empty()
     }
 
-    pub(crate) fn contains(&self, key: &Key) -> bool {
-        self.cancels.contains_key(key)
-    }
-
     /// How many belong to a life that is over, and so should be gone.
     pub(crate) fn overdue(&self) -> usize {
         self.by_task
@@ -169,11 +166,7 @@ impl Runs {
     }
 
     /// Runs. What takes no time is finished when this returns, without a task.
-    pub(crate) fn start(
-        &mut self,
-        request: ExecutionRequested,
-        life: &Arc<Life>,
-    ) -> Option<Finished> {
+    pub(crate) fn start(&mut self, request: Grant, life: &Arc<Life>) -> Option<Finished> {
         let run = Running::of(&request, life);
         let began_ns = now_ns();
         if let Some(outcome) = Runner::instant(&request) {
@@ -188,10 +181,10 @@ impl Runs {
         }
         let stop = Stop {
             cancel: CancellationToken::new(),
-            over: life.over().clone(),
+            over: life.over().child_token(),
         };
         let run = Arc::new(run);
-        self.cancels.insert(run.key, stop.cancel.clone());
+        self.stops.insert(run.key, stop.clone());
         let task = self.tasks.spawn(attend(
             Arc::clone(&self.runner),
             self.recorder.clone(),
@@ -205,8 +198,15 @@ impl Runs {
 
     /// Ends a run if it is here.
     pub(crate) fn cancel(&self, key: &Key) {
-        if let Some(cancel) = self.cancels.get(key) {
-            cancel.cancel();
+        if let Some(stop) = self.stops.get(key) {
+            stop.cancel.cancel();
+        }
+    }
+
+    /// Kills a run if it is here: it holds no slot any more.
+    pub(crate) fn kill(&self, key: &Key) {
+        if let Some(stop) = self.stops.get(key) {
+            stop.over.cancel();
         }
     }
 
@@ -217,7 +217,7 @@ impl Runs {
             Err(fault) => (fault.id(), Err(fault)),
         };
         let run = self.by_task.remove(&id)?;
-        self.cancels.remove(&run.key);
+        self.stops.remove(&run.key);
         Some(finished.unwrap_or_else(|fault| {
             let execution_id = run.key.0;
             tracing::error!(execution.id = %execution_id, %fault, "a run ended by a fault");
@@ -234,7 +234,7 @@ impl Runs {
 async fn attend(
     runner: Arc<Runner>,
     recorder: Option<Recorder>,
-    request: ExecutionRequested,
+    request: Grant,
     run: Arc<Running>,
     stop: Stop,
 ) -> Finished {
@@ -305,8 +305,8 @@ mod tests {
     use crate::guard::Guard;
     use crate::options::WorkerOptions;
 
-    fn request(builtin: Builtin) -> ExecutionRequested {
-        ExecutionRequested {
+    fn request(builtin: Builtin) -> Grant {
+        Grant {
             execution_id: ExecutionId(1),
             attempt: Attempt(1),
             action_id: ActionId(1),
@@ -354,7 +354,7 @@ mod tests {
         let run = Arc::new(Running::of(&request(Builtin::Sleep), &life));
         let task = runs.tasks.spawn(async { panic!("a fault for the test") });
         runs.by_task.insert(task.id(), Arc::clone(&run));
-        runs.cancels.insert(run.key, CancellationToken::new());
+        runs.stops.insert(run.key, Stop::default());
         let completion = runs.next().await.unwrap().into_completion().unwrap().0;
         assert_eq!((completion.execution_id, completion.attempt), run.key);
         assert_eq!(completion.status, Status::Failed);
@@ -362,6 +362,6 @@ mod tests {
             completion.error.as_deref(),
             Some("the worker failed while running it")
         );
-        assert!(runs.is_empty() && !runs.contains(&run.key));
+        assert!(runs.is_empty() && runs.stops.is_empty());
     }
 }

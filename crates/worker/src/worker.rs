@@ -4,7 +4,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use attune_bus::{Bus, BusError, Shelf, Subscriber, Subscription, Topic};
+use attune_bus::{Bus, BusError, Subscriber, Subscription};
+use attune_dispatch::Entries;
 use attune_record::Recorder;
 use attune_runtime::{Backoff, LogPace};
 use attune_store::WorkerStore;
@@ -12,23 +13,17 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::AbortOnDropHandle;
 
 use crate::counters::WorkerCounters;
 use crate::error::WorkerError;
 use crate::guard::Guard;
-use crate::inbox::Inbox;
 use crate::lease::Leases;
 use crate::options::WorkerOptions;
 use crate::outbox::Outbox;
 use crate::reporter::Reporter;
 use crate::runner::{Room, Runner};
 use crate::runs::Runs;
-use crate::service::{Pending, Phase, Service, Stuck};
-use crate::told::{Reminder, Told};
-
-/// How many cancels may be delivered and not yet settled.
-const CANCEL_PREFETCH: u16 = 64;
+use crate::service::{Link, Pending, Phase, Service, Stuck, say_hello};
 
 /// A worker; see the [crate documentation](crate).
 #[derive(Debug)]
@@ -70,61 +65,48 @@ impl Worker {
         shutdown: CancellationToken,
         guard: Arc<Guard>,
     ) -> Result<WorkerHandle, WorkerError> {
-        let leases = Leases::new(&options, Arc::clone(&store), Arc::clone(&guard));
+        let announce = {
+            let (bus, pool) = (Arc::clone(&bus), options.pool.clone());
+            Box::new(move |worker| say_hello(&bus, worker, &pool))
+        };
+        let leases = Leases::new(&options, store, Arc::clone(&guard), announce);
         let leases = Arc::new(leases);
         let registered = leases
             .register(&shutdown)
             .await
             .map_err(WorkerError::Store)?;
         let life = registered.ok_or(WorkerError::Stopped)?;
-        // Cancels first, so that none is missed for something requested later.
-        let cancels = Subscription {
-            topic: Topic::Cancel,
-            prefetch: CANCEL_PREFETCH,
-        };
-        let subscribers = async {
-            let cancels = subscribe(&bus, cancels, &shutdown).await?;
-            let requested = subscribe(&bus, of_pool(&options), &shutdown).await?;
-            Ok((cancels, requested))
-        };
-        let (cancels, requested) = match subscribers.await {
-            Ok(subscribers) => subscribers,
+        let link = match Link::open(&bus, life.worker(), &shutdown).await {
+            Ok(link) => link,
             Err(error) => {
                 leases.retire(&life).await;
                 return Err(error);
             }
         };
+        say_hello(&bus, life.worker(), &options.pool);
         let counters = Arc::new(WorkerCounters::default());
-        let outbox = Arc::new(Outbox::default());
-        let told = Arc::new(Told::new(options.retell_after, Arc::clone(&counters)));
-        let reminder = Reminder::new(&told, &store, &bus, &counters);
+        let outbox = Arc::new(Outbox::new(options.retell_after));
         let reporter = Reporter {
             bus: Arc::clone(&bus),
             outbox: Arc::clone(&outbox),
             counters: Arc::clone(&counters),
-            told,
             max_message_bytes: options.max_message_bytes,
         };
-        let (on, settler) = (Arc::clone(&bus), requested.settler());
-        let shelf = Shelf::new(on, of_pool(&options), settler, shutdown.clone());
         // Beside everything else: nobody waits for it.
         drop(tokio::spawn(Room::remove_left(options.work_dir.clone())));
         let (troubles, shown) = watch::channel(None);
         let service = Service {
             bus,
-            store,
             counters: Arc::clone(&counters),
             leases,
             shutdown: shutdown.child_token(),
             outbox,
             reporter: tokio::spawn(reporter.run()),
-            _reminder: AbortOnDropHandle::new(tokio::spawn(reminder.run())),
             runs: Runs::new(Runner::new(&options, Arc::clone(&guard)), recorder),
             guard,
-            inbox: Inbox::new(),
-            requested: Some(requested),
-            shelf,
-            cancels: Some(cancels),
+            began: Instant::now(),
+            entries: Entries::new(options.slots),
+            link: Some(link),
             life: Some(life),
             phase: Phase::Serving,
             pending: Pending::default(),
@@ -141,8 +123,8 @@ impl Worker {
 }
 
 /// A worker that was started. Awaiting it waits for its end: after `shutdown`, when its runs are
-/// over or killed, its completions are confirmed and its lease is given back. Dropping it does
-/// not stop the worker.
+/// over or killed, what it had to say is settled, or the time for that is over, and its lease is
+/// given back. Dropping it does not stop the worker.
 #[derive(Debug)]
 pub struct WorkerHandle {
     task: JoinHandle<Result<(), WorkerError>>,
@@ -157,7 +139,7 @@ impl WorkerHandle {
     }
 
     /// What keeps it from its work at the moment, in words: it can start no programs, its lease is
-    /// not renewed, or no claim succeeds.
+    /// not renewed, or what has ended is not settled.
     pub fn troubles(&self) -> watch::Receiver<Option<String>> {
         self.troubles.clone()
     }
@@ -170,14 +152,6 @@ impl Future for WorkerHandle {
         Pin::new(&mut self.task)
             .poll(context)
             .map(|ended| ended.unwrap_or_else(|fault| Err(WorkerError::Fault(fault.to_string()))))
-    }
-}
-
-/// How a worker receives what its pool is to run.
-pub(crate) fn of_pool(options: &WorkerOptions) -> Subscription {
-    Subscription {
-        topic: Topic::Requested(options.pool.clone()),
-        prefetch: options.prefetch,
     }
 }
 
@@ -201,7 +175,7 @@ pub(crate) async fn subscribe(
             }
             Err(source) => {
                 return Err(WorkerError::Bus {
-                    topic: topic.routing_key(),
+                    topic: topic.to_string(),
                     source,
                 });
             }

@@ -9,9 +9,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use attune_core::WorkerId;
+use attune_dispatch::Key;
 use uuid::Uuid;
-
-use crate::inbox::Key;
 
 /// How long the killed members of a group may take to be gone.
 const PATIENCE: Duration = Duration::from_secs(2);

@@ -28,6 +28,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use attune_core::WorkerId;
+use attune_dispatch::Key;
 use attune_runtime::Backoff;
 use attune_runtime::clock::BootInstant;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
@@ -37,7 +38,6 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use crate::inbox::Key;
 use line::Line;
 pub(crate) use line::VARIABLE;
 pub use process::run;

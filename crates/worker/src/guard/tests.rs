@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
-use attune_store::{Claim, StoreError, WorkerLease, WorkerRow, WorkerStore};
+use attune_store::{StoreError, WorkerLease, WorkerRow, WorkerStore};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
@@ -334,10 +334,6 @@ impl WorkerStore for Store {
         Ok(())
     }
 
-    async fn claim(&self, _: WorkerId, _: &[Key]) -> Result<Vec<Claim>, StoreError> {
-        Ok(Vec::new())
-    }
-
     async fn workers(&self) -> Result<Vec<WorkerRow>, StoreError> {
         Ok(Vec::new())
     }
@@ -350,7 +346,8 @@ async fn the_guard_hears_of_leases_and_of_their_loss() {
         lease_ttl: Duration::from_secs(3),
         ..WorkerOptions::default()
     };
-    let leases = Leases::new(&options, Arc::new(Store::default()), Arc::clone(&guard));
+    let store = Arc::new(Store::default());
+    let leases = Leases::new(&options, store, Arc::clone(&guard), Box::new(|_| {}));
     let registered = Arc::new(leases).register(&CancellationToken::new()).await;
     let life = registered.unwrap().unwrap();
     assert!(guard.state().leases.contains_key(&life.worker()));

@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use std::io::{self, Read as _, Write as _};
 
 use attune_core::{Outcome, Status};
-use attune_messages::v1::ExecutionRequested;
+use attune_messages::v2::Grant;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -52,7 +52,7 @@ impl Fetches {
         }
     }
 
-    pub(super) async fn run(&self, request: &ExecutionRequested, bounds: Bounds) -> Ended {
+    pub(super) async fn run(&self, request: &Grant, bounds: Bounds) -> Ended {
         if self.command.is_empty() {
             let words = "this worker was started without a program for core.http.get";
             return Ended::Outcome(Outcome::failed(words));

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use attune_core::{Builtin, Outcome, Run, Status, WorkerId};
-use attune_messages::v1::ExecutionRequested;
+use attune_messages::v2::Grant;
 use serde::Deserialize;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -143,7 +143,7 @@ impl Runner {
     }
 
     /// The outcome of what takes no time and so needs neither a task nor a way to end it.
-    pub(crate) fn instant(request: &ExecutionRequested) -> Option<Outcome> {
+    pub(crate) fn instant(request: &Grant) -> Option<Outcome> {
         match &request.run {
             Run::Builtin(Builtin::Noop) => Some(Outcome::succeeded(None)),
             Run::Builtin(Builtin::Echo) => {
@@ -155,12 +155,7 @@ impl Runner {
     }
 
     /// Runs to the end, whatever ends it; nothing of the run is left when this returns.
-    pub(crate) async fn run(
-        &self,
-        request: &ExecutionRequested,
-        worker: WorkerId,
-        stop: Stop,
-    ) -> Ended {
+    pub(crate) async fn run(&self, request: &Grant, worker: WorkerId, stop: Stop) -> Ended {
         if let Some(outcome) = Self::instant(request) {
             return Ended::Outcome(outcome);
         }
@@ -190,7 +185,7 @@ impl Runner {
 }
 
 /// Reads the parameters of a builtin; what is wrong with them is the run's outcome.
-fn parameters<'a, P: Deserialize<'a>>(request: &'a ExecutionRequested) -> Result<P, Outcome> {
+fn parameters<'a, P: Deserialize<'a>>(request: &'a Grant) -> Result<P, Outcome> {
     serde_json::from_str(request.parameters.get()).map_err(|error| {
         let message = error.to_string();
         let problem = message.split(" at line ").next().unwrap_or(&message);
@@ -211,7 +206,7 @@ struct Fail {
     message: Option<String>,
 }
 
-fn fail(request: &ExecutionRequested) -> Outcome {
+fn fail(request: &Grant) -> Outcome {
     match parameters::<Fail>(request) {
         Ok(fail) => Outcome::failed(fail.message.unwrap_or_else(|| "it was to fail".to_owned())),
         Err(outcome) => outcome,
@@ -223,7 +218,7 @@ struct Sleep {
     seconds: f64,
 }
 
-async fn sleep(request: &ExecutionRequested) -> Outcome {
+async fn sleep(request: &Grant) -> Outcome {
     let seconds = match parameters::<Sleep>(request) {
         Ok(sleep) => sleep.seconds,
         Err(outcome) => return outcome,

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use attune_core::WorkerId;
+use attune_dispatch::Key;
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 use tokio::process::Child;
 use tokio::time::Instant;
 
 use super::{Bounds, Cause};
 use crate::guard::{Guard, Watched};
-use crate::inbox::Key;
 
 /// How long output is still read after the program itself has ended: what it started may hold
 /// the pipe open for ever.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use attune_core::{Outcome, Status, input};
-use attune_messages::v1::ExecutionRequested;
+use attune_messages::v2::Grant;
 use serde_json::value::RawValue;
 use tokio::io::AsyncWriteExt;
 use tokio::process::{Child, ChildStdin, Command};
@@ -73,7 +73,7 @@ impl Programs {
     pub(crate) async fn run(
         &self,
         argv: &[impl AsRef<OsStr>],
-        request: &ExecutionRequested,
+        request: &Grant,
         mut bounds: Bounds,
     ) -> Ended {
         let argv: Vec<&OsStr> = argv.iter().map(AsRef::as_ref).collect();
@@ -116,7 +116,7 @@ impl Programs {
         &self,
         program: &OsStr,
         arguments: &[&OsStr],
-        request: &ExecutionRequested,
+        request: &Grant,
         bounds: &Bounds,
     ) -> Result<(Room, Child), NotStarted> {
         let prepared = Room::prepare(&self.work_dir, request.parameters.get()).await;
@@ -146,7 +146,7 @@ impl Programs {
         &self,
         program: &OsStr,
         arguments: &[&OsStr],
-        request: &ExecutionRequested,
+        request: &Grant,
         room: &Room,
     ) -> Command {
         // A relative path means the worker's folder, not the run's own.
@@ -174,12 +174,7 @@ impl Programs {
         command
     }
 
-    async fn attend(
-        &self,
-        mut child: Child,
-        request: &ExecutionRequested,
-        bounds: &Bounds,
-    ) -> Ended {
+    async fn attend(&self, mut child: Child, request: &Grant, bounds: &Bounds) -> Ended {
         let key = (request.execution_id, request.attempt);
         let group = Group::led_by(&child, &self.guard, bounds.worker, key);
         let mut stdout = Capture::new(self.output_max_bytes);

@@ -2,7 +2,7 @@
 //!
 //! A program that is missing or broken fails its execution. A worker that can start nothing (no
 //! room on its disk, no more processes, a work directory that it may not write) must not: it would
-//! take one execution after the other and fail them all. What it has claimed waits here until it
+//! take one execution after the other and fail them all. What it has begun waits here until it
 //! can start programs again; meanwhile it takes nothing more.
 
 use std::io;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use attune_core::{ActionId, Attempt, Builtin, ExecutionId, Outcome, Run, Status, WorkerId};
-use attune_messages::v1::ExecutionRequested;
+use attune_messages::v2::Grant;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::time::Instant;
@@ -42,8 +42,8 @@ fn bench() -> Bench {
     bench_with(|_| {})
 }
 
-fn request(run: Run, parameters: &Value) -> ExecutionRequested {
-    ExecutionRequested {
+fn request(run: Run, parameters: &Value) -> Grant {
+    Grant {
         execution_id: ExecutionId(4711),
         attempt: Attempt(3),
         action_id: ActionId(7),
@@ -55,18 +55,18 @@ fn request(run: Run, parameters: &Value) -> ExecutionRequested {
     }
 }
 
-fn builtin(builtin: Builtin, parameters: Value) -> ExecutionRequested {
+fn builtin(builtin: Builtin, parameters: Value) -> Grant {
     request(Run::Builtin(builtin), &parameters)
 }
 
 /// A shell with a script of the test's own; the product never builds one.
-fn script(text: &str) -> ExecutionRequested {
+fn script(text: &str) -> Grant {
     let argv = ["/bin/sh", "-c", text].map(str::to_owned);
     request(Run::Program(argv.into()), &json!({"greeting": "hé"}))
 }
 
 impl Bench {
-    async fn ended(&self, request: ExecutionRequested, stop: Stop) -> Ended {
+    async fn ended(&self, request: Grant, stop: Stop) -> Ended {
         let run = self.runner.run(&request, WorkerId::fresh(), stop);
         let ended = tokio::time::timeout(PATIENCE, run)
             .await
@@ -77,7 +77,7 @@ impl Bench {
         ended
     }
 
-    async fn run(&self, request: ExecutionRequested) -> Outcome {
+    async fn run(&self, request: Grant) -> Outcome {
         match self.ended(request, Stop::default()).await {
             Ended::Outcome(outcome) => outcome,
             ended => panic!("nobody ended it: {ended:?}"),

@@ -1,34 +1,24 @@
 //! A worker that can start no program takes nothing, says so, and goes on when it can again; and
 //! what else keeps a worker from its work is told from here.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use attune_bus::{
-    Outgoing, Patience, PublishError, Shelf, Subscriber, Topic, publish_until_confirmed,
-};
-use attune_core::RequestId;
-use attune_core::input::MAX_TEXT_BYTES;
-use attune_messages::encode;
-use attune_messages::v1::ForceRelease;
-use attune_runtime::{Backoff, LogPace};
-use chrono::Utc;
+use attune_runtime::Backoff;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
-use uuid::Uuid;
 
 use super::{Phase, Service};
 use crate::clock::BootInstant;
-use crate::error::WorkerError;
-use crate::runs::Running;
-use crate::worker::{of_pool, subscribe};
 
 /// The longest pause between two looks whether programs can be started.
 const SLOWEST: Duration = Duration::from_secs(10);
 /// Being well for so long makes the next pause short again.
 const STABLE: Duration = Duration::from_secs(10);
-/// What owners are told of a slot that is given back.
-const GIVEN_BACK: &str = "it was never begun: its worker could start nothing for too long";
+/// With no room for what ends for so long, the worker takes nothing more.
+const FULL_PATIENCE: Duration = Duration::from_secs(5);
+/// What owners are told of what waited for its start for too long.
+pub(super) const GIVEN_BACK: &str =
+    "it was never begun: its worker could start nothing for too long";
 
 /// How far the worker is with starting again.
 pub(crate) struct Stuck {
@@ -39,8 +29,6 @@ pub(crate) struct Stuck {
     backoff: Backoff,
     /// Looks until programs can be started.
     pub(super) looking: Option<JoinHandle<Backoff>>,
-    /// Subscribes to the pool again.
-    pub(super) subscribing: Option<JoinHandle<Result<Subscriber, WorkerError>>>,
 }
 
 impl Default for Stuck {
@@ -50,7 +38,6 @@ impl Default for Stuck {
             over: None,
             backoff: Backoff::new(Duration::from_millis(250), SLOWEST),
             looking: None,
-            subscribing: None,
         }
     }
 }
@@ -70,8 +57,40 @@ impl Drop for Stuck {
 }
 
 impl Service {
-    /// A run could not be started, by no fault of its own. What is not claimed goes back to the
-    /// bus, for others.
+    /// Gives back what waits while the worker takes nothing, and has its lease say whether it does,
+    /// so that owners grant accordingly.
+    pub(super) fn take_or_leave(&mut self) {
+        let has_room = self.outbox.has_room();
+        let full_since = self.pending.full_since;
+        self.pending.full_since = (!has_room).then(|| full_since.unwrap_or_else(Instant::now));
+        let why = self.why_nothing();
+        if let Some(why) = why
+            && self.entries.waiting() > 0
+        {
+            self.entries.give_back_all(why);
+            self.pending.has_changed = true;
+        }
+        if self.leases.set_draining(why.is_some())
+            && let Some(life) = &self.life
+        {
+            life.hurry();
+        }
+    }
+
+    /// Why nothing is taken, if that is so.
+    fn why_nothing(&self) -> Option<&'static str> {
+        if !matches!(self.phase, Phase::Serving) {
+            return Some("its worker stops");
+        }
+        if self.stuck.is_stuck() {
+            return Some("its worker can start nothing");
+        }
+        let full_since = self.pending.full_since?;
+        let for_long = full_since.elapsed() > FULL_PATIENCE;
+        for_long.then_some("its worker has too much that is not settled")
+    }
+
+    /// A run could not be started, by no fault of its own.
     pub(super) fn cannot_start(&mut self) {
         let gate = self.runs.gate();
         let (Some(why), false) = (gate.why(), self.stuck.is_stuck()) else {
@@ -88,9 +107,6 @@ impl Service {
         if self.stuck.over.is_some_and(|over| over.elapsed() > STABLE) {
             self.stuck.backoff.reset();
         }
-        self.requested = None;
-        self.stuck.subscribing = None;
-        self.inbox.give_up_waiting();
         let (runner, mut backoff) = (self.runs.runner(), self.stuck.backoff.clone());
         self.stuck.looking = Some(tokio::spawn(async move {
             loop {
@@ -113,42 +129,6 @@ impl Service {
         self.runs.gate().open();
     }
 
-    /// Subscribes to the pool again, when nothing of the subscription before is left.
-    pub(super) fn subscribe_again(&mut self) {
-        let serving = matches!(self.phase, Phase::Serving) && !self.stuck.is_stuck();
-        if !serving
-            || self.requested.is_some()
-            || self.stuck.subscribing.is_some()
-            || self.pending.claim.is_some()
-        {
-            return;
-        }
-        self.inbox.start_over();
-        let (bus, stop) = (Arc::clone(&self.bus), self.shutdown.clone());
-        let pool = of_pool(&self.options);
-        self.stuck.subscribing = Some(tokio::spawn(
-            async move { subscribe(&bus, pool, &stop).await },
-        ));
-    }
-
-    pub(super) fn subscribed(&mut self, subscribed: Result<Subscriber, WorkerError>) {
-        match subscribed {
-            Ok(_) if self.stuck.is_stuck() || !matches!(self.phase, Phase::Serving) => {}
-            Ok(subscriber) => {
-                // What lay on the shelf of the subscription before has gone back to the bus.
-                let (bus, settler) = (Arc::clone(&self.bus), subscriber.settler());
-                let pool = of_pool(&self.options);
-                self.shelf = Shelf::new(bus, pool, settler, self.shutdown.clone());
-                self.requested = Some(subscriber);
-            }
-            Err(WorkerError::Stopped) => {}
-            Err(error) => {
-                tracing::error!(%error, "the worker cannot subscribe again; it stops");
-                self.bus_is_closed();
-            }
-        }
-    }
-
     /// Looks at what time alone changes.
     pub(super) fn look(&mut self) {
         self.pending.look_at = Some(Instant::now() + self.look_interval());
@@ -156,14 +136,23 @@ impl Service {
         if since.is_some_and(|since| since.elapsed() > self.options.start_patience) {
             self.wait_no_longer();
         }
-        // What failed waits here and is tried again, unless it has gone to others.
-        if self.pending.claim.is_none() && !self.inbox.is_waiting() {
-            self.pending.claiming.rested(self.options.claim_patience);
-        }
-        self.tell_trouble();
+        self.tell_overdue();
     }
 
-    /// Lets others run what has waited here for its start for too long: each slot is given back by
+    /// Tells again what was confirmed long ago and is not written down.
+    fn tell_overdue(&mut self) {
+        let overdue_count = self.outbox.send_overdue();
+        self.counters.retold.add(overdue_count);
+        if overdue_count > 0 && self.pending.retold_log.is_due() {
+            tracing::warn!(
+                overdue_count,
+                "completions were confirmed, but their owners have not written them down; they \
+                 are told again (does a completion listener run?)"
+            );
+        }
+    }
+
+    /// Lets others run what has waited here for its start for too long: each is given back by
     /// itself, so that its owner learns that nothing was begun. A lease that ends says less.
     fn wait_no_longer(&mut self) {
         let waiting_count = self.runs.gate().waiting();
@@ -178,42 +167,10 @@ impl Service {
         self.runs.gate().give_back();
     }
 
-    /// Tells the owner of an attempt that it holds its slot for nothing, until it is certain to
-    /// hear of it, or the lease is over and says the same.
-    pub(super) fn give_back(&self, run: &Running) {
-        let (execution_id, attempt) = run.key;
-        let mut who = self.options.name.replace('\0', "");
-        who.truncate(who.floor_char_boundary(MAX_TEXT_BYTES));
-        let command = ForceRelease {
-            request_id: RequestId::fresh(),
-            execution_id,
-            attempt,
-            who,
-            reason: GIVEN_BACK.to_owned(),
-            worker: Some(run.life.worker()),
-            never_begun: true,
-        };
-        let message_id = Uuid::now_v7();
-        let body = encode(message_id, Utc::now(), &[command]);
-        let topic = Topic::Commands(execution_id.partition());
-        let message = Outgoing::new(topic, message_id, body);
-        let (bus, over) = (Arc::clone(&self.bus), run.life.over().clone());
-        tokio::spawn(async move {
-            let (mut backoff, mut log) = (Backoff::default(), LogPace::default());
-            let pause = |error: &PublishError, _: &[Outgoing]| {
-                if log.is_due() {
-                    tracing::warn!(execution.id = %execution_id, %error, "a slot cannot be given back yet");
-                }
-                Some(backoff.next_delay())
-            };
-            let patience = Patience::UntilStopped;
-            publish_until_confirmed(&*bus, vec![message], patience, &over, pause).await;
-        });
-    }
-
     /// How often time is looked at.
     pub(super) fn look_interval(&self) -> Duration {
-        (self.options.lease_ttl / 12).clamp(Duration::from_millis(20), Duration::from_secs(1))
+        let interval = (self.options.lease_ttl / 12).min(self.options.retell_after / 4);
+        interval.clamp(Duration::from_millis(20), Duration::from_secs(1))
     }
 
     /// Says what keeps the worker from its work, or that nothing does.
@@ -248,7 +205,7 @@ impl Service {
                 left.as_secs()
             ));
         }
-        let failing = self.pending.claiming.lasting(self.options.claim_patience);
-        failing.map(|why| format!("nothing can be claimed: {why}"))
+        let why = self.why_nothing();
+        why.map(str::to_owned)
     }
 }

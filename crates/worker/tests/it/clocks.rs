@@ -8,12 +8,13 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use attune_core::Run;
-use attune_messages::v1::ExecutionRequested;
+use attune_messages::v2::Grant;
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::io::AsyncBufReadExt as _;
 
-use crate::rig::{Mood, Rig, pid_in, request};
+use crate::rig::{Rig, pid_in, request};
+use crate::store::Mood;
 
 /// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -39,7 +40,7 @@ fn seconds_of_the_wall_clock() -> i64 {
 
 /// A program that writes its pid into a file. It ends by itself soon after the test, so that nobody
 /// has to kill it by its number when the test fails.
-fn program(sign: &Path) -> ExecutionRequested {
+fn program(sign: &Path) -> Grant {
     let text = "echo $$ > \"$0.new\"; mv \"$0.new\" \"$0\"; sleep 90";
     let argv = ["/bin/sh", "-c", text, sign.to_str().unwrap()].map(str::to_owned);
     request(1, Run::Program(argv.into()), json!({}))
@@ -50,7 +51,7 @@ fn program(sign: &Path) -> ExecutionRequested {
 async fn the_worker_process() {
     let mut rig = Rig::start_with(|options| options.lease_ttl = LEASE).await;
     let sign = rig.sign("pid");
-    rig.request(&[program(&sign)]).await;
+    rig.grant(&[program(&sign)]).await;
     // Words that the test runner does not use: it has its own line "running 1 test".
     println!("\nprogram-is {}", pid_in(&sign).await);
     let began = Instant::now();

@@ -10,7 +10,8 @@ use attune_record::Record;
 use attune_worker::{Worker, WorkerError, WorkerOptions};
 use tokio_util::sync::CancellationToken;
 
-use crate::rig::{Mood, Rig, TestStore, echo, is_gone, options, pid_in, sleep, stubborn};
+use crate::rig::{Rig, again, echo, is_gone, options, pid_in, sleep, stubborn, until};
+use crate::store::{Mood, TestStore};
 
 type Change = fn(&mut WorkerOptions);
 
@@ -24,21 +25,14 @@ async fn lose(how: impl Fn(&TestStore), mend: impl Fn(&TestStore)) {
     let mut rig = Rig::start_with(short_lease).await;
     let sign = rig.sign("pid");
     let program = stubborn(1, &sign);
-    rig.request(&[program.clone(), sleep(2, 300.0)]).await;
+    let first = rig.grant(&[program.clone(), sleep(2, 300.0)]).await;
     let pid = pid_in(&sign).await;
-    let first = rig.store.change(|state| state.registered[0]);
     how(&rig.store);
     is_gone(&pid).await;
     mend(&rig.store);
-    rig.store
-        .until("it is back", |state| state.registered.len() > 1)
-        .await;
-    let second = rig.store.change(|state| *state.registered.last().unwrap());
-    assert_ne!(first, second);
+    let second = rig.owner.next_life().await;
     // Its next attempt runs under the new id, beside something new.
-    let mut again = echo(1);
-    again.attempt = Attempt(2);
-    rig.request(&[again, echo(3)]).await;
+    rig.grant(&[again(&echo(1)), echo(3)]).await;
     for completion in rig.completions(2).await {
         assert_eq!(
             (completion.worker, completion.status),
@@ -66,16 +60,16 @@ async fn lose(how: impl Fn(&TestStore), mend: impl Fn(&TestStore)) {
         )
     });
     assert_eq!(killed.count(), 2);
-    let (mut claims, mut lost) = (Vec::new(), Vec::new());
+    let (mut taken, mut lost) = (Vec::new(), Vec::new());
     for record in rig.all_records() {
         match record {
-            Record::Claimed { worker, .. } => claims.push(worker),
+            Record::Taken { worker, .. } => taken.push(worker),
             Record::WorkerLost { worker, .. } => lost.push(worker),
             _ => {}
         }
     }
     assert_eq!(
-        (claims, lost),
+        (taken, lost),
         (vec![first, first, second, second], vec![first])
     );
     assert_eq!(rig.store.change(|state| state.retired.clone()), [second]);
@@ -113,7 +107,7 @@ async fn a_store_that_never_answers_kills_what_runs() {
 async fn renewals_keep_a_lease_through_a_short_outage() {
     let mut rig = Rig::start_with(short_lease).await;
     // Longer than one lease lasts.
-    rig.request(&[sleep(1, 2.5)]).await;
+    rig.grant(&[sleep(1, 2.5)]).await;
     rig.store.change(|state| state.renewing = Mood::Away);
     rig.store
         .until("two renewals failed", |state| state.renewals >= 3)
@@ -125,80 +119,61 @@ async fn renewals_keep_a_lease_through_a_short_outage() {
     assert_eq!(rig.store.change(|state| state.registered.len()), 1);
 }
 
+/// What was granted to a life ends with it: whoever takes its slots back decides what becomes of it.
 #[tokio::test]
-async fn a_claim_whose_answer_comes_after_the_lease_is_lost_runs_nothing() {
-    let mut rig = Rig::start_with(short_lease).await;
-    rig.store.change(|state| state.hold_claims = true);
-    let won = echo(1);
-    rig.request(std::slice::from_ref(&won)).await;
-    rig.store
-        .until("it is claimed", |state| state.running.len() == 1)
-        .await;
-    // Not claimed by anyone: the store refuses a worker whose lease is over.
-    rig.store.change(|state| state.live.clear());
-    rig.store
-        .until("it is back", |state| state.registered.len() > 1)
-        .await;
-    rig.store.change(|state| state.hold_claims = false);
-    rig.request(&[echo(2)]).await;
-    assert_eq!(rig.completion().await.execution_id, echo(2).execution_id);
-    rig.all_is_settled().await;
-    rig.stop().await;
-    assert!(!rig.has_more());
-    let counters = rig.worker.counters();
-    assert_eq!((counters.abandoned.get(), counters.runs.get()), (1, 1));
-    assert_eq!(rig.records().len(), 2, "only the second was run");
-}
-
-/// The store's clock jumped, or its owner has ended the lease: the worker learns it by its claim,
-/// long before its next renewal.
-#[tokio::test]
-async fn a_claim_that_tells_of_a_lost_lease_is_made_again_under_the_next() {
-    let mut rig = Rig::start().await;
+async fn a_lost_lease_forgets_everything_that_it_held() {
+    let mut rig = Rig::start_with(|options| {
+        short_lease(options);
+        options.slots = 1;
+        options.retell_after = Duration::from_millis(50);
+    })
+    .await;
+    rig.settles = false;
     let sign = rig.sign("pid");
-    rig.request(&[stubborn(1, &sign)]).await;
-    let pid = pid_in(&sign).await;
+    let (ended, running, waiting) = (echo(1), stubborn(2, &sign), echo(3));
+    let first = rig.grant(std::slice::from_ref(&ended)).await;
+    rig.completion().await;
+    rig.grant(&[running, waiting.clone()]).await;
+    pid_in(&sign).await;
+    rig.gives_back(&[&waiting]).await;
+    let late = rig.owner.grant(first, &[echo(4)]);
     rig.store.change(|state| state.live.clear());
-    rig.request(&[echo(2)]).await;
+    let second = rig.owner.next_life().await;
+    let counters = rig.worker.counters();
+    until("nothing is kept", || counters.kept.get() == 0).await;
+    assert!(rig.owner.send(&late).await.is_err(), "nobody hears of it");
+    // Nothing of the life before is told to anybody, nor begun.
+    rig.forget_completions();
+    let retold = counters.retold.get();
+    rig.settles = true;
+    rig.grant(&[echo(5)]).await;
     let completion = rig.completion().await;
-    assert_eq!(completion.execution_id, echo(2).execution_id);
-    assert_eq!(completion.status, Status::Succeeded);
-    // Its slot is somebody else's by now.
-    is_gone(&pid).await;
-    rig.all_is_settled().await;
+    assert_eq!(
+        (completion.execution_id, completion.worker),
+        (echo(5).execution_id, Some(second))
+    );
     rig.stop().await;
     assert!(!rig.has_more());
-    let counters = rig.worker.counters();
-    assert_eq!(
-        (counters.claims_lost.get(), counters.lease_lost.get()),
-        (0, 1)
-    );
-    assert_eq!(rig.store.change(|state| state.registered.len()), 2);
+    assert_eq!((counters.runs.get(), counters.retold.get()), (3, retold));
 }
 
 /// An outage of the store, at a tenth of the usual times: a lease of 6 s for one of 60, which bears
 /// an outage of two thirds of it.
 async fn outage(lasting: Duration) -> (Rig, String) {
-    let rig = Rig::start_with(|options| options.lease_ttl = Duration::from_secs(6)).await;
+    let mut rig = Rig::start_with(|options| options.lease_ttl = Duration::from_secs(6)).await;
     let sign = rig.sign("pid");
-    rig.request(&[stubborn(1, &sign)]).await;
+    rig.grant(&[stubborn(1, &sign)]).await;
     let pid = pid_in(&sign).await;
     let before = rig.store.change(|state| state.renewals);
     rig.store
         .until("it is renewed", |state| state.renewals > before)
         .await;
     let began = Instant::now();
-    rig.store.change(|state| {
-        state.renewing = Mood::Away;
-        state.claiming = Mood::Away;
-    });
+    rig.store.change(|state| state.renewing = Mood::Away);
     rig.store
         .until("it has lasted", |_| began.elapsed() >= lasting)
         .await;
-    rig.store.change(|state| {
-        state.renewing = Mood::Fine;
-        state.claiming = Mood::Fine;
-    });
+    rig.store.change(|state| state.renewing = Mood::Fine);
     (rig, pid)
 }
 
@@ -227,23 +202,6 @@ async fn a_store_that_is_away_for_longer_costs_what_runs() {
     rig.stop().await;
     assert!(!rig.has_more(), "nothing is reported of what was killed");
     assert_eq!(rig.worker.counters().lease_lost.get(), 1);
-}
-
-#[tokio::test]
-async fn what_a_dead_lease_could_not_claim_is_claimed_by_the_next() {
-    let mut rig = Rig::start_with(short_lease).await;
-    rig.store.change(|state| {
-        state.hold_claims = true;
-        state.live.clear();
-    });
-    rig.request(&[echo(1)]).await;
-    rig.store
-        .until("it is back", |state| state.registered.len() > 1)
-        .await;
-    rig.store.change(|state| state.hold_claims = false);
-    assert_eq!(rig.completion().await.status, Status::Succeeded);
-    rig.stop().await;
-    assert_eq!(rig.worker.counters().claims_lost.get(), 0);
 }
 
 #[tokio::test]
@@ -314,9 +272,10 @@ async fn a_store_or_bus_that_refuses_for_good_is_no_reason_to_wait() {
     store.change(|state| state.renewing = Mood::Fine);
     bus.close().await;
     let error = start().await.unwrap_err();
+    let worker = store.change(|state| state.registered[0]);
     assert_eq!(
         error.to_string(),
-        "the bus refuses the worker's subscription to `execution.cancel`"
+        format!("the bus refuses the worker's subscription to `worker {worker}`")
     );
     assert_eq!(
         store.change(|state| state.retired.len()),

@@ -1,182 +1,30 @@
 //! A worker with everything around it that a test looks at.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use attune_bus::memory::MemoryBus;
-use attune_bus::{Bus, Outgoing, Subscriber, Subscription, Topic};
+use attune_bus::{Bus, Delivery, Outgoing, Subscriber, Subscription, Topic};
 use attune_core::{ActionId, Attempt, Builtin, ExecutionId, Run, WorkerId};
-use attune_messages::v1::{Completion, ExecutionCancel, ExecutionCompleted, ExecutionRequested};
-use attune_messages::{decode_batch, encode};
+use attune_dispatch::Key;
+use attune_messages::decode_batch;
+use attune_messages::v1::{Completion, ExecutionCompleted};
+use attune_messages::v2::{Grant, GrantKey, Section, WorkerReport};
 use attune_record::{Record, Recorder, read_dir};
-use attune_store::{Claim, StoreError, WorkerLease, WorkerRow, WorkerStore};
-use attune_worker::{Worker, WorkerHandle, WorkerOptions};
-use chrono::Utc;
+use attune_worker::{Worker, WorkerError, WorkerHandle, WorkerOptions};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+use crate::owner::{Owner, reports_in, returned};
+use crate::store::TestStore;
+
 /// Longer than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(20);
-
-pub(crate) type Key = (ExecutionId, Attempt);
-
-/// What the scripted store answers to a call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Mood {
-    #[default]
-    Fine,
-    /// It cannot be reached.
-    Away,
-    /// It does what it is asked to do, but the answer is lost.
-    Mute,
-    /// It never answers.
-    Stuck,
-    /// It is not a store of this program.
-    Foreign,
-}
-
-#[derive(Debug, Default)]
-pub(crate) struct State {
-    /// Executions that can be claimed; the value says whether they are cancelled.
-    pub(crate) requested: HashMap<Key, bool>,
-    pub(crate) running: HashMap<Key, WorkerId>,
-    pub(crate) live: HashSet<WorkerId>,
-    /// Every worker that was ever registered, in order.
-    pub(crate) registered: Vec<WorkerId>,
-    pub(crate) retired: Vec<WorkerId>,
-    /// What each call asked for, in order.
-    pub(crate) claims: Vec<Vec<Key>>,
-    /// How often a lease was to be started or renewed.
-    pub(crate) renewals: usize,
-    pub(crate) renewing: Mood,
-    pub(crate) claiming: Mood,
-    /// A claim with one of these is refused whole.
-    pub(crate) unclaimable: HashSet<ExecutionId>,
-    /// Claims wait with their answer for as long as this is set.
-    pub(crate) hold_claims: bool,
-}
-
-/// A store that keeps the rules of the port and has moods.
-#[derive(Debug, Default)]
-pub(crate) struct TestStore {
-    state: Mutex<State>,
-    changed: Notify,
-}
-
-impl TestStore {
-    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
-        let result = change(&mut self.state.lock().unwrap());
-        self.changed.notify_waiters();
-        result
-    }
-
-    /// Waits until the condition holds.
-    pub(crate) async fn until(&self, what: &str, condition: impl Fn(&State) -> bool) {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let changed = self.changed.notified();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
-            if condition(&self.state.lock().unwrap()) {
-                return;
-            }
-            timeout_at(deadline, changed)
-                .await
-                .unwrap_or_else(|_| panic!("still not: {what}"));
-        }
-    }
-
-    async fn answer<T>(mood: Mood, act: impl FnOnce() -> T) -> Result<T, StoreError> {
-        match mood {
-            Mood::Fine => Ok(act()),
-            Mood::Away => Err(StoreError::Unavailable("away".into())),
-            Mood::Mute => {
-                act();
-                Err(StoreError::Unavailable("the answer was lost".into()))
-            }
-            Mood::Foreign => Err(StoreError::Schema("version 0".to_owned())),
-            Mood::Stuck => std::future::pending().await,
-        }
-    }
-}
-
-#[async_trait]
-impl WorkerStore for TestStore {
-    async fn renew_worker(&self, lease: &WorkerLease) -> Result<(), StoreError> {
-        let mood = self.change(|state| {
-            state.renewals += 1;
-            state.renewing
-        });
-        let renewed = Self::answer(mood, || {
-            self.change(|state| {
-                if !state.registered.contains(&lease.worker) {
-                    state.registered.push(lease.worker);
-                    state.live.insert(lease.worker);
-                }
-                state.live.contains(&lease.worker)
-            })
-        });
-        match renewed.await? {
-            true => Ok(()),
-            false => Err(StoreError::Conflict("the lease had expired".to_owned())),
-        }
-    }
-
-    async fn retire_worker(&self, worker: WorkerId) -> Result<(), StoreError> {
-        self.change(|state| {
-            state.live.remove(&worker);
-            state.retired.push(worker);
-        });
-        Ok(())
-    }
-
-    async fn claim(&self, worker: WorkerId, wanted: &[Key]) -> Result<Vec<Claim>, StoreError> {
-        let mood = self.change(|state| {
-            state.claims.push(wanted.to_vec());
-            state.claiming
-        });
-        let claims = Self::answer(mood, || {
-            self.change(|state| {
-                if !state.live.contains(&worker) {
-                    return Err(StoreError::Conflict("the lease is over".to_owned()));
-                }
-                if wanted.iter().any(|key| state.unclaimable.contains(&key.0)) {
-                    return Err(StoreError::Refused("a row cannot be read".into()));
-                }
-                let mut claims = Vec::new();
-                for key in wanted {
-                    let ours = state.running.get(key) == Some(&worker);
-                    if let Some(cancelled) = state.requested.remove(key).or(ours.then_some(false)) {
-                        state.running.insert(*key, worker);
-                        claims.push(Claim {
-                            execution_id: key.0,
-                            attempt: key.1,
-                            cancel_requested: cancelled,
-                        });
-                    }
-                }
-                // The order of an answer means nothing.
-                claims.reverse();
-                Ok(claims)
-            })
-        });
-        let claims = claims.await;
-        self.until("claims are let go", |state| !state.hold_claims)
-            .await;
-        claims?
-    }
-
-    async fn workers(&self) -> Result<Vec<WorkerRow>, StoreError> {
-        Ok(Vec::new())
-    }
-}
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(crate) struct Rig {
     pub(crate) bus: Arc<MemoryBus>,
@@ -184,10 +32,15 @@ pub(crate) struct Rig {
     pub(crate) shutdown: CancellationToken,
     pub(crate) worker: WorkerHandle,
     pub(crate) completed: Subscriber,
+    pub(crate) owner: Owner,
+    /// Whether the owner settles what it hears of.
+    pub(crate) settles: bool,
     pub(crate) dir: TempDir,
     recorder: Recorder,
-    /// Completions that came in one message and were not asked for yet.
+    /// Completions that were not asked for yet.
     received: Vec<Completion>,
+    /// Reports that were not asked for yet.
+    reported: Vec<WorkerReport>,
 }
 
 pub(crate) fn options(dir: &Path) -> WorkerOptions {
@@ -227,6 +80,7 @@ impl Rig {
             prefetch: 1000,
         };
         let completed = bus.subscribe(completed).await.unwrap();
+        let owner = Owner::new(&bus).await;
         let mut options = options(dir.path());
         change(&mut options);
         let worker = Worker::start(
@@ -238,49 +92,52 @@ impl Rig {
         )
         .await
         .unwrap();
-        let received = Vec::new();
         Self {
             bus,
             store,
             shutdown,
             worker,
             completed,
+            owner,
+            settles: true,
             dir,
             recorder,
-            received,
+            received: Vec::new(),
+            reported: Vec::new(),
         }
     }
 
-    /// Lets the store hold these and sends them in one message.
-    pub(crate) async fn request(&self, requests: &[ExecutionRequested]) {
-        self.store.change(|state| {
-            state
-                .requested
-                .extend(requests.iter().map(|request| (key(request), false)));
-        });
-        self.send(requests).await;
+    /// The life that the worker is.
+    pub(crate) async fn life(&mut self) -> WorkerId {
+        self.owner.life().await
     }
 
-    /// Sends these in one message, whatever the store knows.
-    pub(crate) async fn send(&self, requests: &[ExecutionRequested]) {
-        let id = Uuid::now_v7();
-        self.publish(
-            Topic::Requested("default".to_owned()),
-            encode(id, Utc::now(), requests),
-        )
-        .await;
+    /// Grants these in one section, and says which life they were granted to.
+    pub(crate) async fn grant(&mut self, grants: &[Grant]) -> WorkerId {
+        let life = self.life().await;
+        let section = self.owner.grant(life, grants);
+        self.owner.send(&section).await.unwrap();
+        life
     }
 
-    pub(crate) async fn cancel(&self, requests: &[&ExecutionRequested]) {
-        let cancels: Vec<_> = requests
-            .iter()
-            .map(|request| ExecutionCancel {
-                execution_id: request.execution_id,
-                attempt: request.attempt,
-            })
-            .collect();
-        self.publish(Topic::Cancel, encode(Uuid::now_v7(), Utc::now(), &cancels))
-            .await;
+    pub(crate) async fn cancel(&mut self, grants: &[&Grant]) {
+        let life = self.life().await;
+        let mut section = self.owner.next(life, grants[0].execution_id.partition());
+        section.cancel = grants.iter().map(|grant| grant.key().into()).collect();
+        self.owner.send(&section).await.unwrap();
+    }
+
+    /// Says again all that its owner knows of the life, and nothing else.
+    pub(crate) async fn sync(&mut self, grant: &Grant) {
+        let life = self.life().await;
+        let partition = grant.execution_id.partition();
+        self.owner.has_lost(life, partition);
+        let section = self.owner.next(life, partition);
+        self.owner.send(&section).await.unwrap();
+    }
+
+    pub(crate) async fn send(&self, section: &Section) {
+        self.owner.send(section).await.unwrap();
     }
 
     pub(crate) async fn publish(&self, topic: Topic, body: Vec<u8>) {
@@ -288,17 +145,59 @@ impl Rig {
         self.bus.publish(vec![message]).await.unwrap();
     }
 
+    /// Waits until the worker has taken everything that it was sent, and done what follows.
+    pub(crate) async fn all_is_taken(&mut self) {
+        let link = Topic::Link(self.life().await);
+        until("all is acknowledged", || self.bus.unsettled(&link) == 0).await;
+    }
+
+    /// Hears one thing that the worker says.
+    async fn hear(&mut self, what: &str, deadline: Instant) {
+        let heard = async {
+            tokio::select! {
+                delivery = self.completed.next() => (delivery, true),
+                delivery = self.owner.reports.next() => (delivery, false),
+            }
+        };
+        let heard = timeout_at(deadline, heard).await;
+        let (delivery, is_completed) = heard.unwrap_or_else(|_| panic!("still not: {what}"));
+        self.heard(delivery.expect("the bus is open"), is_completed)
+            .await;
+    }
+
+    async fn heard(&mut self, delivery: Delivery, is_completed: bool) {
+        let subscriber = match is_completed {
+            true => &self.completed,
+            false => &self.owner.reports,
+        };
+        subscriber.settler().ack(&[delivery.tag]).await;
+        let mut settled = Vec::new();
+        if is_completed {
+            let items = decode_batch::<ExecutionCompleted>(&delivery.body, 1024 * 1024).unwrap();
+            for ExecutionCompleted(item) in items {
+                let worker = item.worker.expect("a completion names its worker");
+                settled.push((worker, (item.execution_id, item.attempt)));
+                self.received.push(item);
+            }
+        } else {
+            for report in reports_in(&delivery.body) {
+                let keys = returned(&report);
+                settled.extend(keys.into_iter().map(|key| (report.worker, key)));
+                self.reported.push(report);
+            }
+        }
+        if self.settles {
+            for (worker, key) in settled {
+                self.owner.settle(worker, &[key]).await;
+            }
+        }
+    }
+
     /// The next completion.
     pub(crate) async fn completion(&mut self) -> Completion {
+        let deadline = Instant::now() + PATIENCE;
         while self.received.is_empty() {
-            let next = tokio::time::timeout(PATIENCE, self.completed.next());
-            let delivery = next
-                .await
-                .expect("no completion came")
-                .expect("the bus is open");
-            let items = decode_batch::<ExecutionCompleted>(&delivery.body, 1024 * 1024).unwrap();
-            self.completed.settler().ack(&[delivery.tag]).await;
-            self.received.extend(items.into_iter().map(|item| item.0));
+            self.hear("a completion comes", deadline).await;
         }
         self.received.remove(0)
     }
@@ -311,18 +210,38 @@ impl Rig {
         completions
     }
 
+    /// The next report for which this holds; those before it are forgotten.
+    pub(crate) async fn report(
+        &mut self,
+        what: &str,
+        condition: impl Fn(&WorkerReport) -> bool,
+    ) -> WorkerReport {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(place) = self.reported.iter().position(&condition) {
+                return self.reported.drain(..=place).next_back().unwrap();
+            }
+            self.hear(what, deadline).await;
+        }
+    }
+
+    /// Waits until exactly these are given back.
+    pub(crate) async fn gives_back(&mut self, grants: &[&Grant]) -> WorkerReport {
+        let mut keys: Vec<Key> = grants.iter().map(|grant| grant.key()).collect();
+        keys.sort_unstable();
+        self.report("it is given back", |report| returned(report) == keys)
+            .await
+    }
+
     /// Whether a completion is there that was not asked for.
     pub(crate) fn has_more(&mut self) -> bool {
         !self.received.is_empty() || self.completed.try_next().is_some()
     }
 
-    /// Messages for the workers that are not acknowledged.
-    pub(crate) fn unsettled(&self) -> usize {
-        self.bus.unsettled(&Topic::Requested("default".to_owned()))
-    }
-
-    pub(crate) async fn all_is_settled(&self) {
-        until("all is acknowledged", || self.unsettled() == 0).await;
+    /// Forgets completions that were not asked for.
+    pub(crate) fn forget_completions(&mut self) {
+        self.received.clear();
+        while self.completed.try_next().is_some() {}
     }
 
     /// What was recorded of runs.
@@ -349,15 +268,23 @@ impl Rig {
         self.end().await.unwrap();
     }
 
-    pub(crate) async fn end(&mut self) -> Result<(), attune_worker::WorkerError> {
-        tokio::time::timeout(PATIENCE, &mut self.worker)
-            .await
-            .expect("the worker never ended")
+    /// Waits for its end, while its owner goes on hearing it.
+    pub(crate) async fn end(&mut self) -> Result<(), WorkerError> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let (delivery, is_completed) = tokio::select! {
+                ended = &mut self.worker => return ended,
+                Some(delivery) = self.completed.next() => (delivery, true),
+                Some(delivery) = self.owner.reports.next() => (delivery, false),
+                () = tokio::time::sleep_until(deadline) => panic!("the worker never ended"),
+            };
+            self.heard(delivery, is_completed).await;
+        }
     }
 }
 
-pub(crate) fn request(id: i64, run: Run, parameters: Value) -> ExecutionRequested {
-    ExecutionRequested {
+pub(crate) fn request(id: i64, run: Run, parameters: Value) -> Grant {
+    Grant {
         // As an owner makes them: the partition is in the low byte.
         execution_id: ExecutionId(id << 8 | 5),
         attempt: Attempt(1),
@@ -370,15 +297,11 @@ pub(crate) fn request(id: i64, run: Run, parameters: Value) -> ExecutionRequeste
     }
 }
 
-pub(crate) fn noop(id: i64) -> ExecutionRequested {
-    request(id, Run::Builtin(Builtin::Noop), json!({}))
-}
-
-pub(crate) fn echo(id: i64) -> ExecutionRequested {
+pub(crate) fn echo(id: i64) -> Grant {
     request(id, Run::Builtin(Builtin::Echo), json!({"id": id}))
 }
 
-pub(crate) fn sleep(id: i64, seconds: f64) -> ExecutionRequested {
+pub(crate) fn sleep(id: i64, seconds: f64) -> Grant {
     request(
         id,
         Run::Builtin(Builtin::Sleep),
@@ -387,14 +310,24 @@ pub(crate) fn sleep(id: i64, seconds: f64) -> ExecutionRequested {
 }
 
 /// A program that writes its pid into a file and then ignores TERM for as long as anyone waits.
-pub(crate) fn stubborn(id: i64, sign: &Path) -> ExecutionRequested {
+pub(crate) fn stubborn(id: i64, sign: &Path) -> Grant {
     let text = "trap '' TERM; echo $$ > \"$0.new\"; mv \"$0.new\" \"$0\"; sleep 300 & wait; wait";
     let argv = ["/bin/sh", "-c", text, sign.to_str().unwrap()].map(str::to_owned);
     request(id, Run::Program(argv.into()), json!({}))
 }
 
-pub(crate) fn key(request: &ExecutionRequested) -> Key {
-    (request.execution_id, request.attempt)
+/// The next attempt.
+pub(crate) fn again(grant: &Grant) -> Grant {
+    let attempt = grant.attempt.next();
+    Grant {
+        attempt,
+        ..grant.clone()
+    }
+}
+
+/// As a section names it.
+pub(crate) fn named(grant: &Grant) -> GrantKey {
+    grant.key().into()
 }
 
 /// The pid in a file, once it is there.

@@ -4,45 +4,56 @@ use std::time::Duration;
 
 use attune_core::Status;
 
-use crate::rig::{Rig, echo, is_gone, pid_in, sleep, stubborn, until};
+use crate::owner::returned;
+use crate::rig::{Rig, again, echo, is_gone, pid_in, sleep, stubborn, until};
 
 #[tokio::test]
-async fn what_runs_ends_in_peace_and_what_waits_goes_back() {
+async fn what_runs_ends_in_peace_and_what_waits_is_given_back() {
     let mut rig = Rig::start_with(|options| options.slots = 2).await;
     let waiting = echo(3);
-    rig.request(&[sleep(1, 0.3), sleep(2, 0.3)]).await;
-    until("both run", || rig.worker.counters().runs.get() == 2).await;
-    rig.all_is_settled().await;
-    rig.request(std::slice::from_ref(&waiting)).await;
-    rig.send(&[waiting]).await;
-    until("it has arrived", || {
-        rig.worker.counters().duplicates.get() == 1
-    })
-    .await;
-    rig.stop().await;
+    rig.grant(&[sleep(1, 0.3), sleep(2, 0.3), waiting.clone()])
+        .await;
+    rig.all_is_taken().await;
+    assert_eq!(rig.worker.counters().runs.get(), 2);
+    rig.shutdown.cancel();
+    rig.gives_back(&[&waiting]).await;
+    rig.store.until_draining(true).await;
+    // Who has not heard of it yet gets everything back.
+    let late = again(&waiting);
+    rig.grant(std::slice::from_ref(&late)).await;
+    let report = rig.report("it is given back", |report| {
+        returned(report).contains(&late.key())
+    });
+    assert_eq!(
+        report.await.returned.last().unwrap().why,
+        "its worker stops"
+    );
+    rig.end().await.unwrap();
     for completion in rig.completions(2).await {
         assert_eq!(completion.status, Status::Succeeded);
     }
     assert!(!rig.has_more());
-    assert_eq!(rig.unsettled(), 2, "what was not claimed is for others");
-    assert_eq!(rig.store.change(|state| state.claims.len()), 1);
+    assert_eq!(rig.worker.counters().runs.get(), 2);
     let (registered, retired) = rig
         .store
         .change(|state| (state.registered.clone(), state.retired.clone()));
     assert_eq!(registered, retired);
 }
 
+/// Executors are told once its row says so.
 #[tokio::test]
-async fn a_claim_under_way_is_still_honoured() {
+async fn a_worker_that_stops_says_so_in_its_row_and_then_to_executors() {
     let mut rig = Rig::start().await;
-    rig.store.change(|state| state.hold_claims = true);
-    rig.request(&[sleep(1, 0.05)]).await;
-    rig.store
-        .until("it is claimed", |state| state.running.len() == 1)
-        .await;
+    let long = sleep(1, 300.0);
+    let worker = rig.grant(std::slice::from_ref(&long)).await;
+    rig.all_is_taken().await;
+    assert!(!rig.store.change(|state| state.draining[&worker]));
     rig.shutdown.cancel();
-    rig.store.change(|state| state.hold_claims = false);
-    assert_eq!(rig.completion().await.status, Status::Succeeded);
+    assert_eq!(rig.owner.hello().await, worker);
+    assert!(rig.store.change(|state| state.draining[&worker]));
+    // A cancel is still heard.
+    rig.cancel(&[&long]).await;
+    assert_eq!(rig.completion().await.status, Status::Cancelled);
     rig.end().await.unwrap();
 }
 
@@ -50,7 +61,7 @@ async fn a_claim_under_way_is_still_honoured() {
 async fn past_the_drain_what_runs_is_killed_and_left_to_its_owner() {
     let mut rig = Rig::start_with(|options| options.drain = Duration::from_millis(100)).await;
     let sign = rig.sign("pid");
-    rig.request(&[stubborn(1, &sign), sleep(2, 300.0), echo(3)])
+    rig.grant(&[stubborn(1, &sign), sleep(2, 300.0), echo(3)])
         .await;
     let pid = pid_in(&sign).await;
     rig.stop().await;
@@ -64,14 +75,26 @@ async fn past_the_drain_what_runs_is_killed_and_left_to_its_owner() {
     assert_eq!(registered, retired);
 }
 
+/// A broker's confirm is not enough to go by: the lease stays until the owner has it.
 #[tokio::test]
-async fn a_cancel_is_still_heard_while_draining() {
-    let mut rig = Rig::start().await;
-    let request = sleep(1, 300.0);
-    rig.request(std::slice::from_ref(&request)).await;
-    until("it runs", || rig.worker.counters().runs.get() == 1).await;
+async fn before_its_lease_is_given_back_everything_is_settled() {
+    let mut rig = Rig::start_with(|options| {
+        options.retell_after = Duration::from_millis(50);
+    })
+    .await;
+    rig.settles = false;
+    let worker = rig.grant(&[echo(1)]).await;
+    rig.completion().await;
     rig.shutdown.cancel();
-    rig.cancel(&[&request]).await;
-    assert_eq!(rig.completion().await.status, Status::Cancelled);
+    rig.store.until_draining(true).await;
+    let retold = rig.worker.counters().retold.get();
+    until("it is told again", || {
+        rig.worker.counters().retold.get() >= retold + 2
+    })
+    .await;
+    assert_eq!(rig.store.change(|state| state.retired.clone()), []);
+    rig.owner.settle(worker, &[echo(1).key()]).await;
     rig.end().await.unwrap();
+    assert_eq!(rig.store.change(|state| state.retired.clone()), [worker]);
+    assert_eq!(rig.worker.counters().kept.get(), 0);
 }

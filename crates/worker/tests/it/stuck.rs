@@ -1,16 +1,15 @@
 //! A worker that can start nothing, and one whose lease is not renewed.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use attune_bus::{Bus, Subscription, Topic};
 use attune_core::{Run, Status};
-use attune_messages::decode_batch;
-use attune_messages::v1::{ExecutionRequested, ForceRelease};
+use attune_messages::v2::Grant;
 use serde_json::json;
 
-use crate::rig::{Mood, Rig, State, echo, key, request, sleep, until};
+use crate::rig::{Rig, again, echo, request, sleep, until};
+use crate::store::Mood;
 
-fn program(id: i64) -> ExecutionRequested {
+fn program(id: i64) -> Grant {
     let argv = ["/bin/sh", "-c", "exit 0"].map(str::to_owned);
     request(id, Run::Program(argv.into()), json!({}))
 }
@@ -23,43 +22,35 @@ async fn told(rig: &Rig, is_trouble: bool) -> Option<String> {
     told.expect("the worker did not say it").unwrap().clone()
 }
 
-/// Its work directory cannot be made, as on a full disk: what it has claimed waits for its start,
-/// what it has not claimed goes to others, and nothing fails.
+/// Its work directory cannot be made, as on a full disk: what it has begun waits for its start, what
+/// is granted to it goes back, and nothing fails.
 #[tokio::test]
 async fn a_worker_that_can_start_nothing_fails_nothing_and_takes_nothing() {
     let mut rig = Rig::start_with(|options| options.slots = 1).await;
     let in_the_way = rig.sign("runs");
     std::fs::write(&in_the_way, "no folder").unwrap();
-    rig.request(&[program(1)]).await;
+    let worker = rig.grant(&[program(1)]).await;
     let why = told(&rig, true).await.unwrap();
     assert!(why.contains("cannot be made"), "{why}");
     assert_eq!(rig.worker.counters().stuck.get(), 1);
 
-    // Another worker of the pool gets what comes.
-    let mut other = rig
-        .bus
-        .subscribe(Subscription {
-            topic: Topic::Requested("default".to_owned()),
-            prefetch: 8,
-        })
-        .await
-        .unwrap();
-    rig.request(&[echo(2), echo(3)]).await;
-    let delivery = tokio::time::timeout(Duration::from_secs(20), other.next());
-    let delivery = delivery.await.expect("nobody gets it").unwrap();
-    let requests = decode_batch::<ExecutionRequested>(&delivery.body, 1 << 20).unwrap();
-    assert_eq!(requests.len(), 2);
+    // Owners see that others must run what comes, and are told to look.
+    assert_eq!(rig.owner.hello().await, worker);
+    rig.store.until_draining(true).await;
+    rig.grant(&[echo(2), echo(3)]).await;
+    let report = rig.gives_back(&[&echo(2), &echo(3)]).await;
+    assert_eq!(report.returned[0].why, "its worker can start nothing");
     assert!(!rig.has_more(), "nothing has failed");
-    drop(other);
 
     std::fs::remove_file(&in_the_way).unwrap();
-    let mut completions = rig.completions(3).await;
-    completions.sort_by_key(|completion| completion.execution_id);
-    for completion in &completions {
-        assert_eq!(completion.status, Status::Succeeded, "{completion:?}");
-        assert_eq!(completion.attempt.0, 1, "not even an attempt is counted");
-    }
+    let completion = rig.completion().await;
+    assert_eq!(completion.status, Status::Succeeded, "{completion:?}");
+    assert_eq!(completion.execution_id, program(1).execution_id);
+    assert_eq!(rig.owner.hello().await, worker);
+    rig.store.until_draining(false).await;
     told(&rig, false).await;
+    rig.grant(&[again(&echo(2))]).await;
+    assert_eq!(rig.completion().await.status, Status::Succeeded);
     assert_eq!(rig.worker.counters().stuck.get(), 0);
     assert_eq!(rig.worker.counters().stuck_total.get(), 1);
     rig.stop().await;
@@ -70,7 +61,7 @@ async fn a_worker_that_can_start_nothing_fails_nothing_and_takes_nothing() {
 async fn a_missing_program_does_not_stop_its_worker() {
     let mut rig = Rig::start().await;
     let missing = Run::Program(vec!["/no/such/program".to_owned()]);
-    rig.request(&[request(1, missing, json!({})), program(2)])
+    rig.grant(&[request(1, missing, json!({})), program(2)])
         .await;
     let mut completions = rig.completions(2).await;
     completions.sort_by_key(|completion| completion.execution_id);
@@ -86,7 +77,7 @@ async fn what_waits_for_its_start_can_be_cancelled_and_the_worker_stopped() {
     let mut rig = Rig::start_with(|options| options.drain = Duration::from_millis(50)).await;
     std::fs::write(rig.sign("runs"), "no folder").unwrap();
     let (first, second) = (program(1), program(2));
-    rig.request(&[first.clone(), second]).await;
+    rig.grant(&[first.clone(), second]).await;
     told(&rig, true).await;
     rig.cancel(&[&first]).await;
     let cancelled = rig.completion().await;
@@ -117,36 +108,26 @@ async fn a_lease_that_is_not_renewed_is_told_before_it_is_lost() {
 async fn what_waits_too_long_beside_a_run_is_given_back() {
     let mut rig = Rig::start_with(|options| {
         options.slots = 3;
-        options.name = "w-7".to_owned();
         options.start_patience = Duration::from_millis(100);
         options.lease_ttl = Duration::from_secs(6);
     })
     .await;
     let (long, stuck) = (sleep(1, 300.0), program(2));
-    let owner = Subscription {
-        topic: Topic::Commands(stuck.execution_id.partition()),
-        prefetch: 8,
-    };
-    let mut owner = rig.bus.subscribe(owner).await.unwrap();
-    rig.request(std::slice::from_ref(&long)).await;
+    rig.grant(std::slice::from_ref(&long)).await;
     until("it runs", || rig.worker.counters().runs.get() == 1).await;
     let in_the_way = rig.sign("runs");
     std::fs::write(&in_the_way, "no folder").unwrap();
-    rig.request(std::slice::from_ref(&stuck)).await;
-    let command = tokio::time::timeout(Duration::from_secs(20), owner.next());
-    let command = command.await.expect("its owner hears nothing").unwrap();
-    let released = decode_batch::<ForceRelease>(&command.body, 1 << 20).unwrap();
-    assert_eq!(released.len(), 1);
-    assert_eq!((released[0].execution_id, released[0].attempt), key(&stuck));
-    assert_eq!(released[0].who, "w-7");
-    assert!(released[0].never_begun, "it counts as no lost worker");
+    rig.grant(std::slice::from_ref(&stuck)).await;
+    let report = rig.gives_back(&[&stuck]).await;
+    let why = &report.returned[0].why;
+    assert!(why.starts_with("it was never begun"), "{why}");
     assert!(!rig.has_more(), "nothing has failed");
     assert_eq!(rig.worker.counters().lease_lost.get(), 0);
 
     // It is not begun here any more, and everything else is.
     std::fs::remove_file(&in_the_way).unwrap();
     told(&rig, false).await;
-    rig.request(&[program(3)]).await;
+    rig.grant(&[program(3)]).await;
     let next = rig.completion().await;
     assert_eq!(next.status, Status::Succeeded, "{next:?}");
     rig.cancel(&[&long]).await;
@@ -156,54 +137,5 @@ async fn what_waits_too_long_beside_a_run_is_given_back() {
         (long.execution_id, Status::Cancelled)
     );
     rig.stop().await;
-    assert!(!rig.has_more() && owner.try_next().is_none());
-}
-
-/// What could claim nothing for a while says why, and is well with the first claim that succeeds.
-/// Those that are refused after that are to blame themselves.
-#[tokio::test]
-async fn a_worker_whose_every_claim_is_refused_says_so() {
-    const PATIENCE: Duration = Duration::from_millis(300);
-    let mut rig = Rig::start_with(|options| options.claim_patience = PATIENCE).await;
-    let refused = [1, 2].map(echo);
-    rig.store.change(|state| {
-        state.unclaimable = refused.iter().map(|item| item.execution_id).collect();
-    });
-    let began = Instant::now();
-    rig.request(&refused).await;
-    let why = told(&rig, true).await.unwrap();
-    let words = "nothing can be claimed: the store refuses for now: a row cannot be read";
-    assert_eq!(why, words);
-    assert!(began.elapsed() >= PATIENCE, "a moment is nobody's business");
-
-    rig.request(&[echo(3)]).await;
-    assert_eq!(rig.completion().await.status, Status::Succeeded);
-    told(&rig, false).await;
-    let mut troubles = rig.worker.troubles();
-    troubles.mark_unchanged();
-    let tried = rig.store.change(|state| state.claims.len());
-    let again = "those that are refused are tried again and again";
-    let is_again = |state: &State| state.claims.len() >= tried + 2;
-    rig.store.until(again, is_again).await;
-    assert!(!troubles.has_changed().unwrap(), "it says nothing of them");
-
-    rig.store.change(|state| state.unclaimable.clear());
-    assert_eq!(rig.completions(2).await.len(), 2);
-    rig.stop().await;
-}
-
-/// The same where the store does not answer to claims, while leases are renewed.
-#[tokio::test]
-async fn a_worker_whose_every_claim_fails_says_so() {
-    let patience = Duration::from_millis(300);
-    let mut rig = Rig::start_with(|options| options.claim_patience = patience).await;
-    rig.store.change(|state| state.claiming = Mood::Away);
-    rig.request(&[echo(1)]).await;
-    let why = told(&rig, true).await.unwrap();
-    let words = "nothing can be claimed: the store cannot be reached: away";
-    assert_eq!(why, words);
-    rig.store.change(|state| state.claiming = Mood::Fine);
-    assert_eq!(rig.completion().await.status, Status::Succeeded);
-    told(&rig, false).await;
-    rig.stop().await;
+    assert!(!rig.has_more());
 }

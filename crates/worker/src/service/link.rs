@@ -1,0 +1,243 @@
+//! What owners tell a life: its link, and what follows from a section.
+
+use std::sync::Arc;
+
+use attune_bus::{Bus, Delivery, Outgoing, Subscriber, Subscription, Topic};
+use attune_core::{ActionId, WorkerId};
+use attune_dispatch::{Granted, Key, Section};
+use attune_messages::v2::{self, Grant, GrantKey, WorkerHello};
+use attune_messages::{DecodeError, decode_batch, encode};
+use chrono::Utc;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use super::wait::Heard;
+use super::{Phase, Service};
+use crate::error::WorkerError;
+use crate::lease::{Leases, Life};
+use crate::runs::not_run;
+use crate::worker::subscribe;
+
+/// How many messages from owners may be delivered and not yet acknowledged, which happens as soon as
+/// they are read.
+const PREFETCH: u16 = 64;
+
+/// A grant, as it is held until it is settled.
+#[derive(Debug)]
+pub(crate) struct Held(pub(super) Grant);
+
+impl Granted for Held {
+    fn key(&self) -> Key {
+        self.0.key()
+    }
+
+    fn action_id(&self) -> ActionId {
+        self.0.action_id
+    }
+}
+
+/// Where one life hears from owners.
+pub(crate) struct Link {
+    worker: WorkerId,
+    subscriber: Subscriber,
+    renewals: watch::Receiver<u64>,
+}
+
+impl Link {
+    /// Subscribes a life; tries for as long as the bus cannot be reached.
+    ///
+    /// # Errors
+    /// When the bus refuses for good, or `shutdown` came first.
+    pub(crate) async fn open(
+        bus: &Arc<dyn Bus>,
+        worker: WorkerId,
+        shutdown: &CancellationToken,
+    ) -> Result<Self, WorkerError> {
+        let subscription = Subscription {
+            topic: Topic::Link(worker),
+            prefetch: PREFETCH,
+        };
+        let subscriber = subscribe(bus, subscription, shutdown).await?;
+        Ok(Self {
+            worker,
+            renewals: subscriber.renewals(),
+            subscriber,
+        })
+    }
+
+    /// The next thing that happens on it. Cancel safe.
+    pub(super) async fn hear(&mut self) -> Heard {
+        // It rises before anything of the new connection is delivered.
+        tokio::select! {
+            biased;
+            Ok(()) = self.renewals.changed() => Heard::Renewed,
+            delivery = self.subscriber.next() => Heard::Message(delivery),
+        }
+    }
+}
+
+/// A fresh life with its link, for a worker that has worked before; `None` when `shutdown` came
+/// first.
+///
+/// # Errors
+/// When the bus refuses for good.
+pub(super) async fn begin_anew(
+    leases: Arc<Leases>,
+    bus: Arc<dyn Bus>,
+    shutdown: CancellationToken,
+) -> Result<Option<(Arc<Life>, Link)>, WorkerError> {
+    let Some(life) = Arc::clone(&leases).register_again(shutdown.clone()).await else {
+        return Ok(None);
+    };
+    match Link::open(&bus, life.worker(), &shutdown).await {
+        Ok(link) => Ok(Some((life, link))),
+        Err(error) => {
+            leases.retire(&life).await;
+            match error {
+                WorkerError::Stopped => Ok(None),
+                error => Err(error),
+            }
+        }
+    }
+}
+
+/// Has every executor look at the workers now. Nobody waits for it: they look by themselves as
+/// well.
+pub(crate) fn say_hello(bus: &Arc<dyn Bus>, worker: WorkerId, pool: &str) {
+    let id = Uuid::now_v7();
+    let hello = WorkerHello {
+        worker,
+        pool: pool.to_owned(),
+    };
+    let message = Outgoing::new(Topic::Hello, id, encode(id, Utc::now(), &[hello]));
+    let bus = Arc::clone(bus);
+    tokio::spawn(async move {
+        if let Err(error) = bus.publish(vec![message]).await {
+            tracing::debug!(worker.id = %worker, %error, "executors were not told of a worker");
+        }
+    });
+}
+
+fn section_of(section: v2::Section) -> Section<Held> {
+    let pairs = |keys: Vec<GrantKey>| keys.into_iter().map(GrantKey::pair).collect();
+    Section {
+        partition: section.partition,
+        epoch: section.epoch,
+        number: section.number,
+        owner: section.owner,
+        sync: section.sync.map(pairs),
+        settled: pairs(section.settled),
+        cancel: pairs(section.cancel),
+        grants: section.grants.into_iter().map(Held).collect(),
+    }
+}
+
+impl Service {
+    /// Takes a message from owners, and those that are there already.
+    pub(super) fn received(&mut self, delivery: Option<Delivery>) {
+        let Some(delivery) = delivery else {
+            return self.bus_is_closed();
+        };
+        let mut tags = Vec::new();
+        let mut next = Some(delivery);
+        while let Some(delivery) = next {
+            tags.push(delivery.tag);
+            self.read(&delivery);
+            let link = self.link.as_mut();
+            next = link.and_then(|link| link.subscriber.try_next());
+        }
+        if let Some(link) = &self.link {
+            // In a task of its own: a slow broker must not keep the loop from killing.
+            let settler = link.subscriber.settler();
+            tokio::spawn(async move { settler.ack(&tags).await });
+        }
+    }
+
+    fn read(&mut self, delivery: &Delivery) {
+        let sections = decode_batch::<v2::Section>(&delivery.body, self.options.max_message_bytes);
+        match sections {
+            Ok(sections) => {
+                for section in sections {
+                    self.take(section);
+                }
+            }
+            Err(error) => self.cannot_read(&error),
+        }
+    }
+
+    /// Nothing goes to the dead letters: what was in it is repeated by its owner, as everything
+    /// that is lost on a link.
+    fn cannot_read(&mut self, error: &DecodeError) {
+        if !error.is_newer() {
+            self.counters.unreadable.add(1);
+        }
+        if self.pending.unread_log.is_due() {
+            let times = self.pending.unread_log.tries();
+            tracing::warn!(%error, times, "a message from an owner is dropped");
+        }
+    }
+
+    fn take(&mut self, section: v2::Section) {
+        let link = self.link.as_ref();
+        if link.is_none_or(|link| link.worker != section.worker) {
+            return;
+        }
+        let now = self.now();
+        let taken = self.entries.take(now, section_of(section));
+        self.pending.has_changed = true;
+        if !taken.taken {
+            self.counters.passed_over.add(1);
+        }
+        for key in &taken.kill {
+            self.runs.kill(key);
+        }
+        for key in &taken.cancel {
+            self.runs.cancel(key);
+        }
+        if let Some(life) = self.life.as_ref().filter(|life| !life.is_over()) {
+            for Held(grant) in &taken.cancelled {
+                self.outbox.push(not_run(grant, life));
+            }
+        }
+        self.outbox.settle(&taken.settled);
+        if !taken.again.is_empty() {
+            let count = self.outbox.send_again(&taken.again);
+            self.counters.retold.add(count);
+        }
+    }
+
+    /// Begins what waits, while there are free slots.
+    pub(super) fn begin(&mut self) {
+        let Some(life) = self.life.clone() else {
+            return;
+        };
+        let serving = matches!(self.phase, Phase::Serving) && !self.stuck.is_stuck();
+        // Runs of a life before may still be on their way out.
+        while serving && self.runs.len() < self.options.slots && self.outbox.has_room() {
+            // Looked at right before each start: nothing begins under a lease that may be over.
+            if life.is_over() {
+                return;
+            }
+            let now = self.now();
+            let Some(Held(grant)) = self.entries.begin_next(now) else {
+                return;
+            };
+            self.pending.has_changed = true;
+            self.counters.runs.add(1);
+            self.runs.record_taken(grant.key(), life.worker());
+            if let Some(finished) = self.runs.start(grant, &life) {
+                self.finished(finished);
+            }
+        }
+    }
+
+    /// What was on its way may have been lost: owners are asked, and told that messages arrive
+    /// again.
+    pub(super) fn link_is_new(&mut self) {
+        self.entries.link_is_new();
+        if let Some(link) = &self.link {
+            say_hello(&self.bus, link.worker, &self.options.pool);
+        }
+    }
+}
