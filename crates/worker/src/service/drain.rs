@@ -13,6 +13,9 @@ const KILLED_GRACE: Duration = Duration::from_secs(5);
 /// How long completions may take to be confirmed, and everything to be settled, when the worker
 /// stops.
 const FLUSH: Duration = Duration::from_secs(10);
+/// How long a worker that stops hears owners at least: what they granted before they knew of it
+/// is given back, and is not lost with the link.
+const LINGER: Duration = Duration::from_millis(100);
 /// How long the reporter may take to end, whatever time is left.
 const LAST_GRACE: Duration = Duration::from_secs(1);
 
@@ -29,7 +32,9 @@ impl Service {
     pub(super) fn begin_to_drain(&mut self) {
         tracing::info!(running_count = self.runs.len(), "the worker drains");
         self.shutdown.cancel();
-        self.phase = Phase::Draining(Instant::now() + self.options.drain);
+        let now = Instant::now();
+        self.pending.linger_until = Some(now + LINGER);
+        self.phase = Phase::Draining(now + self.options.drain);
     }
 
     /// Kills what still runs, or stops waiting for what was killed or is to be settled; `false` to
@@ -76,7 +81,7 @@ impl Service {
         }
         // What counts as running was killed: nobody is told of it.
         let is_settled = self.entries.len() == self.entries.running();
-        self.link.is_some() && !is_settled
+        self.link.is_some() && (!is_settled || self.pending.linger_until.is_some())
     }
 
     /// Sends what is left to report and gives the lease back.

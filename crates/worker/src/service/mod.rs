@@ -81,6 +81,8 @@ pub(crate) struct Pending {
     retold_log: LogPace,
     /// When everything of a life that is over must be gone.
     alarm_at: Option<Instant>,
+    /// Until then a worker that stops hears owners, whatever is left to do.
+    linger_until: Option<Instant>,
     /// Ended by us; its lease is still kept.
     killed: Option<Arc<Life>>,
     /// When to look at what time alone changes.
@@ -122,6 +124,8 @@ enum Event {
     /// A run could not be started, by no fault of its own.
     CannotStart,
     CanStart(Backoff),
+    /// Owners have had the time to hear that the worker stops.
+    Lingered,
     /// Time has passed.
     Look,
 }
@@ -168,6 +172,7 @@ impl Service {
             Event::Heard(Heard::Message(delivery)) => self.received(delivery),
             Event::Reported | Event::Room => {}
             Event::Tick => self.ticked(),
+            Event::Lingered => self.pending.linger_until = None,
             Event::CannotStart => self.cannot_start(),
             Event::CanStart(backoff) => self.can_start(backoff),
             Event::Look => self.look(),
@@ -195,6 +200,7 @@ impl Service {
             backoff = finished(&mut stuck.looking) => Event::CanStart(backoff),
             () = finished(&mut pending.reporting) => Event::Reported,
             () = self.outbox.emptied(), if is_full => Event::Room,
+            () = until(pending.linger_until) => Event::Lingered,
             () = until(Some(look_at)) => Event::Look,
             () = until(pending.tick_at) => Event::Tick,
             heard = heard(&mut self.link) => Event::Heard(heard),

@@ -75,6 +75,21 @@ async fn past_the_drain_what_runs_is_killed_and_left_to_its_owner() {
     assert_eq!(registered, retired);
 }
 
+/// Its owner does not know yet that it stops.
+#[tokio::test]
+async fn what_is_granted_to_a_worker_that_stops_idle_is_given_back() {
+    let mut rig = Rig::start().await;
+    rig.grant(&[echo(1)]).await;
+    rig.completion().await;
+    rig.all_is_taken().await;
+    rig.shutdown.cancel();
+    rig.grant(&[echo(2)]).await;
+    rig.gives_back(&[&echo(2)]).await;
+    rig.end().await.unwrap();
+    assert!(!rig.has_more());
+    assert_eq!(rig.worker.counters().runs.get(), 1);
+}
+
 /// A broker's confirm is not enough to go by: the lease stays until the owner has it.
 #[tokio::test]
 async fn before_its_lease_is_given_back_everything_is_settled() {
