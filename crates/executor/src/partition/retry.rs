@@ -107,7 +107,7 @@ impl Partition {
                 action_id,
                 attempt,
                 until: None,
-                never_begun: true,
+                never_begun: !begun,
             },
         });
         if let Some(not_before) = not_before {

@@ -216,7 +216,7 @@ impl Partition {
         out: &mut Vec<Effect>,
     ) {
         for (grant, since) in runs {
-            let Some((action, _)) = self.held_by(worker, grant) else {
+            let Some((action, holder)) = self.held_by(worker, grant) else {
                 continue;
             };
             let (id, attempt) = grant;
@@ -226,6 +226,8 @@ impl Partition {
             if is_new == Some(true) {
                 out.push(Effect::Change(Change {
                     started: Some(since),
+                    // A change says all marks of its execution.
+                    cancel_requested: holder.cancel_requested,
                     ..Change::of(id, attempt)
                 }));
             }
