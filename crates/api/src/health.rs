@@ -200,25 +200,23 @@ fn judge_slots(
     waited: Option<TimeDelta>,
     found: &mut Found,
 ) {
+    // Who waits for an action without a limit waits for a worker with a free slot, as it should.
     let limit = stats.max_concurrent;
-    let free = limit.is_none_or(|limit| stats.active_count < u64::from(limit))
+    let free = limit.is_some_and(|limit| stats.active_count < u64::from(limit))
         && (!bounds.grouped || stats.active_count == 0)
         && !bounds.counted;
     if stats.queue_length == 0 || !free || waited.is_none_or(|waited| waited < SETTLE) {
         return;
     }
     let (waiting, active) = (stats.queue_length, stats.active_count);
-    let taken = match stats.max_concurrent {
-        Some(limit) => format!("only {active} of {limit} slots are taken"),
-        None => format!("{active} hold a slot and there is no limit"),
-    };
+    let limit = limit.unwrap_or(0);
     found.push((
         HealthState::Unhealthy,
-        format!("stuck: {waiting} wait, but {taken}"),
+        format!("stuck: {waiting} wait, but only {active} of {limit} slots are taken"),
     ));
 }
 
-/// Who has a slot waits for a worker that does not exist, and keeps everybody else waiting.
+/// Whoever waits waits for a worker that does not exist.
 fn judge_pool(stats: &QueueStats, bounds: Bounds<'_>, found: &mut Found) {
     let Some(pool) = bounds.unserved_pool else {
         return;

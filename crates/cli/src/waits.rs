@@ -201,9 +201,9 @@ fn requested(record: &Execution, around: &Around) -> String {
         None => "its pool".to_owned(),
     };
     let mut said = vec![if record.cancel_requested {
-        format!("for a worker of {pool} to take it up and end it unrun: it is being cancelled")
+        format!("for its worker, of {pool}, to end it: it is being cancelled")
     } else {
-        format!("for a worker of {pool} to take it up")
+        format!("for its worker, of {pool}, to say that it runs")
     }];
     said.push(match living(around).as_deref() {
         None => "who works could not be seen (`attune cluster`)".to_owned(),

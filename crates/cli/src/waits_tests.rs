@@ -183,7 +183,7 @@ fn a_pool_without_workers_keeps_all_waiting() {
     let words = requested(&record(7, Status::Requested), &around);
     assert_eq!(
         words,
-        "for a worker of its pool \"gpu\" to take it up; no worker of that pool is alive \
+        "for its worker, of its pool \"gpu\", to say that it runs; no worker of that pool is alive \
          (`attune cluster`)"
     );
 }
@@ -191,7 +191,7 @@ fn a_pool_without_workers_keeps_all_waiting() {
 #[test]
 fn what_has_a_slot_says_which_workers_it_waits_for() {
     let mut execution = record(7, Status::Requested);
-    let of_pool = "for a worker of its pool \"gpu\" to take it up";
+    let of_pool = "for its worker, of its pool \"gpu\", to say that it runs";
     let around = held(well(Some(3)));
     assert_eq!(
         requested(&execution, &around),
@@ -249,7 +249,7 @@ fn a_run_whose_worker_is_lost_says_so() {
 fn what_cannot_be_seen_is_not_guessed() {
     assert_eq!(
         requested(&record(7, Status::Requested), &Around::default()),
-        "for a worker of its pool to take it up; who works could not be seen (`attune cluster`)"
+        "for its worker, of its pool, to say that it runs; who works could not be seen (`attune cluster`)"
     );
 }
 

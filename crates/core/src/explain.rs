@@ -105,7 +105,7 @@ pub enum Reason {
         /// How many are left.
         unknown: u64,
     },
-    /// The pool that would run it takes no dispatches at the moment.
+    /// No worker of the pool that would run it has a free slot at the moment, or others stand before it in line for one.
     PoolClosed {
         /// Which pool.
         pool: String,
@@ -217,7 +217,7 @@ pub struct Basis {
 pub enum NoEstimate {
     /// Nobody knows when operators resume the queue.
     Paused,
-    /// Nobody knows when the pool takes dispatches again.
+    /// Nobody knows when a worker of the pool has a free slot.
     PoolClosed,
     /// It goes on in a moment.
     Regrouping,
@@ -331,7 +331,7 @@ impl Reason {
                 "for its queue, which stands still until the groups of {unknown} executions are known"
             ),
             Self::PoolClosed { pool } => {
-                format!("for its pool {pool:?}, which takes no dispatches at the moment")
+                format!("for a free slot of a worker of its pool {pool:?}")
             }
             Self::Limit(lack) => {
                 let next = match is_first || lack.is_shared {
@@ -426,7 +426,7 @@ impl NoEstimate {
     pub fn words(self) -> String {
         match self {
             Self::Paused => "not to be told: operators hold the queue".to_owned(),
-            Self::PoolClosed => "not to be told: the pool takes no dispatches".to_owned(),
+            Self::PoolClosed => "not to be told: it waits for a free slot of a worker".to_owned(),
             Self::Regrouping => "not to be told before the groups are known".to_owned(),
             Self::Delayed => "not to be told before its time has come".to_owned(),
             Self::FewSamples { samples, needed } => format!(

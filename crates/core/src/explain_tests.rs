@@ -50,7 +50,7 @@ fn every_reason_is_said_in_words() {
             Reason::PoolClosed {
                 pool: "gpu".to_owned(),
             },
-            "for its pool \"gpu\", which takes no dispatches at the moment",
+            "for a free slot of a worker of its pool \"gpu\"",
         ),
         (
             Reason::Paused {

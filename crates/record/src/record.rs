@@ -392,7 +392,7 @@ pub enum Record {
         waiting: u64,
         /// Executions that hold a slot.
         active: u64,
-        /// Whether nothing is granted because its pool takes no dispatches.
+        /// Whether nothing is granted because no worker of its pool has a free slot.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         pool_closed: bool,
         /// Whether nothing is granted because operators hold it.

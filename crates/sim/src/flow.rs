@@ -195,7 +195,7 @@ impl World {
             || self.lasting.reads_fail(now)
     }
 
-    /// Whether an owner serves the partition of an action, and its pool takes dispatches.
+    /// Whether an owner serves the partition of an action, and its pool has a worker with room.
     fn is_served(&self, number: usize) -> bool {
         let partition = self.plan.partition_of(number);
         let lease = &self.store.leases[usize::from(partition.0)];

@@ -20,7 +20,7 @@ struct Pool {
     full_until: Time,
     dead_until: Time,
     lost_until: Time,
-    /// Until then nobody need have noticed that it takes dispatches again.
+    /// Until then nobody need have noticed that a worker of it has room.
     excused_until: Time,
 }
 
@@ -201,7 +201,7 @@ impl Lasting {
         self.in_doubt.get(&owner).copied().unwrap_or(true)
     }
 
-    /// Whether a pool takes dispatches again, for so long that its owners must have noticed.
+    /// Whether a pool has had a worker with room for so long that its owners must have noticed.
     pub(crate) fn is_open(&self, pool: usize, now: Time) -> bool {
         self.pools[pool].excused_until <= now
     }

@@ -41,7 +41,7 @@ pub enum Reason {
         /// How many are left.
         unknown: u64,
     },
-    /// The pool that would run it takes no dispatches at the moment.
+    /// No worker of the pool that would run it has a free slot at the moment, or others stand before it in line for one.
     PoolClosed {
         /// Which pool.
         pool: String,
@@ -162,7 +162,7 @@ pub struct Basis {
 pub enum NoEstimate {
     /// Nobody knows when operators resume the queue.
     Paused,
-    /// Nobody knows when the pool takes dispatches again.
+    /// Nobody knows when a worker of the pool has a free slot.
     PoolClosed,
     /// It goes on in a moment.
     Regrouping,

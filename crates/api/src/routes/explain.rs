@@ -152,14 +152,14 @@ async fn view(
         QueueState::Other => ExplainState::Other,
     };
     let waits = match (said.state, record.status) {
-        // It keeps its slot until its next try, and no worker can take it up before.
+        // It keeps its slot until its next try, and no worker is given it before.
         (QueueState::HoldsSlot, Status::Requested) if !said.waits_for.is_empty() => said.words(),
         (QueueState::HoldsSlot, Status::Requested) if record.cancel_requested => {
-            "for a worker of its pool to take it up and end it unrun: it is being cancelled"
+            "for its worker to end it: it is being cancelled"
                 .to_owned()
         }
         (QueueState::HoldsSlot, Status::Requested) => {
-            "for a worker of its pool to take it up: it holds a slot".to_owned()
+            "for its worker to say that it runs: it holds a slot".to_owned()
         }
         (QueueState::HoldsSlot, _) => "for nothing: it holds a slot".to_owned(),
         _ => said.words(),

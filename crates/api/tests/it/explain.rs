@@ -162,7 +162,7 @@ async fn who_holds_a_slot_and_who_has_ended_waits_for_none() {
     for (status, waits) in [
         (
             Status::Requested,
-            "for a worker of its pool to take it up: it holds a slot",
+            "for its worker to say that it runs: it holds a slot",
         ),
         (Status::Running, "for nothing: it holds a slot"),
     ] {

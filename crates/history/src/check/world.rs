@@ -31,7 +31,7 @@ pub(super) struct World {
     pub(super) order: OrderRule,
     /// With which priority each was accepted, and when.
     pub(super) accepted: BTreeMap<ExecutionId, (Priority, i64)>,
-    /// Whether the pool of the action takes no dispatches.
+    /// Whether no worker of its pool has a free slot.
     pub(super) pool_closed: bool,
     pub(super) waiting: BTreeSet<(Priority, ExecutionId)>,
     pub(super) holders: BTreeMap<ExecutionId, Attempt>,
