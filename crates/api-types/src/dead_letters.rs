@@ -71,13 +71,13 @@ pub struct RequeueRequest {
 pub struct Requeued {
     /// Which letter.
     pub id: i64,
-    /// Whether the message was published as it came; a dispatch never is.
+    /// Whether the message was published as it came: always.
     pub published: bool,
-    /// The executions of a dispatch, and what became of each.
+    /// Always empty: an earlier release ran the executions of a dispatch again.
     pub executions: Vec<RequeuedExecution>,
 }
 
-/// An execution whose dispatch was a dead letter.
+/// An execution whose dispatch was a dead letter of an earlier release.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RequeuedExecution {
     /// Which execution.

@@ -65,7 +65,7 @@ pub struct Execution {
     pub created: DateTime<Utc>,
     /// When it was last given a slot.
     pub requested_at: Option<DateTime<Utc>>,
-    /// When a worker claimed it.
+    /// When its worker began it.
     pub started_at: Option<DateTime<Utc>>,
     /// When its end was recorded.
     pub finished_at: Option<DateTime<Utc>>,

@@ -31,18 +31,18 @@ pub struct Holder {
     /// Which attempt of it.
     #[schema(value_type = i32)]
     pub attempt: Attempt,
-    /// `requested` until a worker claims it, then `running`.
+    /// `requested` until its worker has said that it runs, then `running`.
     #[schema(value_type = words::Status)]
     pub status: Status,
     /// Since when it holds the slot.
     pub requested_at: Option<DateTime<Utc>>,
     /// For how long that is, in milliseconds.
     pub held_ms: u64,
-    /// When its worker claimed it.
+    /// When its worker began it; `null` until it has said so.
     pub started_at: Option<DateTime<Utc>>,
     /// Whether it shall be ended.
     pub cancel_requested: bool,
-    /// Who runs it; `null` until a worker claims it.
+    /// Whom it was granted to.
     pub worker: Option<HolderWorker>,
 }
 

@@ -40,4 +40,4 @@ pub use policies::{
     PolicyResult, PolicyShown, PolicyVersions, PolicyView,
 };
 pub use queues::{HealthState, QueueHealth, QueueList, QueueView};
-pub use worker::{ClaimItem, ClaimRequest, ClaimedItem, Claims, RetireRequest};
+pub use worker::{Lease, LeaseRequest, RetireRequest};

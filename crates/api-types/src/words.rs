@@ -35,9 +35,9 @@ pub use tries::{Backoff, Retry, TryEnd};
 pub enum Status {
     /// Accepted; waits for a slot.
     Queued,
-    /// Holds a slot; no worker has claimed it yet.
+    /// Holds a slot; its worker has not said yet that it runs.
     Requested,
-    /// Holds a slot; a worker has claimed it.
+    /// Holds a slot; its worker has said that it runs.
     Running,
     /// Ended as it should.
     Succeeded,

@@ -1,26 +1,14 @@
-//! Claims of workers that do not speak to the store themselves.
+//! Leases of workers that do not speak to the store themselves.
 
-use attune_core::{Attempt, ExecutionId, WorkerId};
+use attune_core::WorkerId;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// One claim that a worker asks for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct ClaimItem {
-    /// Which execution.
-    #[schema(value_type = i64)]
-    pub execution_id: ExecutionId,
-    /// Which attempt of it, as it was requested.
-    #[schema(value_type = i32)]
-    pub attempt: Attempt,
-}
-
-/// A worker renews its lease and claims executions; with no items it only renews.
+/// A worker says that it lives; the first time it is registered by it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct ClaimRequest {
-    /// The worker: a UUID, fresh at every start of the process.
+pub struct LeaseRequest {
+    /// This life of the worker: a UUID, fresh at every start of the process and after every lost lease.
     #[schema(value_type = Uuid)]
     pub worker: WorkerId,
     /// Its name for people.
@@ -35,32 +23,15 @@ pub struct ClaimRequest {
     /// How long it counts as alive from now on without another renewal.
     #[schema(minimum = 1, maximum = 300)]
     pub lease_seconds: u32,
-    /// What it wants to run.
+    /// It is about to stop: nothing more is granted to it.
     #[serde(default)]
-    #[schema(max_items = 1000)]
-    pub items: Vec<ClaimItem>,
+    pub draining: bool,
 }
 
-/// A claim that was won.
+/// The lease of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct ClaimedItem {
-    /// Which execution.
-    #[schema(value_type = i64)]
-    pub execution_id: ExecutionId,
-    /// Which attempt of it.
-    #[schema(value_type = i32)]
-    pub attempt: Attempt,
-    /// Whether it was cancelled meanwhile: report it as cancelled, do not run it.
-    pub cancel_requested: bool,
-}
-
-/// What a worker may run. What it asked for and is not here belongs to someone else or has ended:
-/// forget it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Claims {
-    /// What the worker may run.
-    pub claimed: Vec<ClaimedItem>,
-    /// When its lease ends unless it is renewed, in milliseconds from the renewal.
+pub struct Lease {
+    /// When it ends unless it is renewed, in milliseconds from the renewal.
     pub lease_expires_in_ms: u64,
 }
 

@@ -179,7 +179,7 @@ pub struct Ports {
     pub actions: Arc<dyn ActionStore>,
     /// Executions, to be read.
     pub executions: Arc<dyn ExecutionStore>,
-    /// Worker leases and claims.
+    /// Worker leases.
     pub workers: Arc<dyn WorkerStore>,
     /// Snapshots of queues.
     pub stats: Arc<dyn StatsStore>,

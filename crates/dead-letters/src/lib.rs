@@ -18,5 +18,5 @@ mod row;
 
 pub use collector::{Collector, CollectorError, CollectorHandle, CollectorOptions};
 pub use counters::CollectorCounters;
-pub use put_back::{PutBack, put_back};
+pub use put_back::put_back;
 pub use row::{GARBAGE_BYTES, row};

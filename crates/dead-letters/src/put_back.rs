@@ -2,30 +2,20 @@
 
 use attune_bus::{Outgoing, Topic};
 use attune_core::{PartitionId, Reject};
-use attune_messages::v1::{ExecutionRequested, OnReject, Submit};
+use attune_messages::v1::{OnReject, Submit};
 use attune_messages::{Envelope, Message, encode};
 use attune_store::DeadLetter;
 
 /// The header of a letter that was put back: which one, and which of its arrivals.
 const PUT_BACK: &str = "x-attune-put-back";
 
-/// How a letter is put back.
-#[derive(Debug)]
-pub enum PutBack {
-    /// Publish it as it came, but for [`OnReject`], under the id that it came with. A submission keeps its request id
-    /// and a completion its attempt, so that one which was carried out after all changes nothing.
-    Publish(Outgoing),
-    /// It was the dispatch of these executions, and its owner dispatches them anew while they are
-    /// wanted. Those that have ended are run again as new executions that name them; the others
-    /// need nothing.
-    RunAgain(Vec<ExecutionRequested>),
-}
-
-/// Decides how a letter with this body is put back.
+/// The message that puts a letter with this body back: it is published as it came, but for [`OnReject`], under
+/// the id that it came with. A submission keeps its request id and a completion its attempt, so that one which
+/// was carried out after all changes nothing.
 ///
 /// # Errors
 /// `INVALID_INPUT` when nothing good can come of it, with the reason and the way out.
-pub fn put_back(letter: &DeadLetter, body: Vec<u8>) -> Result<PutBack, Reject> {
+pub fn put_back(letter: &DeadLetter, body: Vec<u8>) -> Result<Outgoing, Reject> {
     let refused = |why: String| Err(Reject::field("id", why));
     if letter.truncated {
         return refused(format!(
@@ -33,6 +23,13 @@ pub fn put_back(letter: &DeadLetter, body: Vec<u8>) -> Result<PutBack, Reject> {
             body.len(),
             letter.bytes
         ));
+    }
+    if is_dispatch(&letter.source) {
+        return refused(
+            "an earlier release told its workers with it what to run or to end. Nothing is lost: what \
+             waits or runs is granted anew by its owner, and what has ended can be submitted again"
+                .to_owned(),
+        );
     }
     let envelope = match Envelope::parse(&body, usize::MAX) {
         Ok(envelope) => envelope,
@@ -42,12 +39,6 @@ pub fn put_back(letter: &DeadLetter, body: Vec<u8>) -> Result<PutBack, Reject> {
             ));
         }
     };
-    if letter.source.starts_with("execution.requested.") {
-        return match envelope.items() {
-            Ok(items) => Ok(PutBack::RunAgain(items)),
-            Err(error) => refused(format!("no execution can be read from it: {error}")),
-        };
-    }
     let Some(topic) = topic(&letter.source) else {
         return refused(format!(
             "nobody waits for what came from `{}`: it was of use for a moment only, or it is not \
@@ -60,7 +51,12 @@ pub fn put_back(letter: &DeadLetter, body: Vec<u8>) -> Result<PutBack, Reject> {
     // No copy of what it was before it came here, lest somebody who has seen one pass over it.
     let arrival = format!("{}.{}", letter.id, letter.arrivals);
     message.headers.push((PUT_BACK.to_owned(), arrival));
-    Ok(PutBack::Publish(message))
+    Ok(message)
+}
+
+/// Whether a letter came from where earlier releases told workers what to do.
+fn is_dispatch(source: &str) -> bool {
+    source == "execution.cancel" || source.starts_with("execution.requested.")
 }
 
 /// A message of submissions, which are recorded when they are refused once more: whoever waited for
@@ -135,7 +131,7 @@ mod tests {
             ("partition.128.control", Topic::Control(PartitionId(128))),
         ] {
             match put_back(&letter(source), body.clone()) {
-                Ok(PutBack::Publish(message)) => {
+                Ok(message) => {
                     assert_eq!(message.topic.routing_key(), source);
                     assert_eq!((message.topic, &message.body[..]), (topic, &body[..]));
                     assert_eq!(message.message_id, Uuid::from_u128(7));
@@ -159,9 +155,7 @@ mod tests {
         let body = String::from_utf8(body).unwrap();
         let body = body.replace("\"payload\":[]", &format!("\"payload\":[{item},{item}]"));
         let letter = letter("partition.07.commands");
-        let Ok(PutBack::Publish(message)) = put_back(&letter, body.into_bytes()) else {
-            panic!("it is put back");
-        };
+        let message = put_back(&letter, body.into_bytes()).unwrap();
         let envelope = Envelope::parse(&message.body, usize::MAX).unwrap();
         assert_eq!(envelope.message_id, Uuid::from_u128(7));
         let items: Vec<Submit> = envelope.items().unwrap();
@@ -173,25 +167,16 @@ mod tests {
     }
 
     #[test]
-    fn a_dispatch_names_its_executions() {
-        let item = |id: i64| {
-            json!({
-                "execution_id": id, "attempt": 1, "action_id": 1, "action_ref": "a.b",
-                "parameters": {}, "run": {"builtin": "noop"},
-                "timeout_seconds": 60,
-            })
-        };
-        let body = message("execution.requested", json!([item(256), item(512)]));
-        let from = letter("execution.requested.default");
-        match put_back(&from, body) {
-            Ok(PutBack::RunAgain(items)) => {
-                let ids: Vec<i64> = items.iter().map(|item| item.execution_id.0).collect();
-                assert_eq!(ids, [256, 512]);
-            }
-            other => panic!("{other:?}"),
+    fn what_an_earlier_release_told_its_workers_is_refused() {
+        let items = json!([{"execution_id": 256, "attempt": 1}]);
+        for (source, kind) in [
+            ("execution.requested.default", "execution.requested"),
+            ("execution.cancel", "execution.cancel"),
+        ] {
+            let body = message(kind, items.clone());
+            let reject = put_back(&letter(source), body).unwrap_err();
+            assert!(reject.message.contains("Nothing is lost"), "{reject}");
         }
-        let reject = put_back(&from, message("execution.requested", json!({}))).unwrap_err();
-        assert!(reject.message.contains("no execution"), "{reject}");
     }
 
     #[test]

@@ -21,7 +21,7 @@ golden! {
     audit_log: AuditList,
     batch: Vec<BatchItem>,
     cancelled: Cancelled,
-    claims: Claims,
+    lease: Lease,
     cluster: Cluster,
     error_conflict: ErrorBody,
     error_field: ErrorBody,

@@ -39,7 +39,7 @@ pub(crate) async fn show(State(app): State<App>, uri: Uri) -> Result<Response, A
 }
 
 /// As many workers as fit, by name, and how many are left out: of those that are gone first, for
-/// anybody who claims under a new id each time leaves one that is gone.
+/// anybody who registers under a new id each time leaves one that is gone.
 fn shown(mut rows: Vec<WorkerRow>) -> (Vec<WorkerView>, u64) {
     let left_out = rows.len().saturating_sub(MAX_WORKERS);
     if left_out > 0 {
@@ -160,6 +160,7 @@ mod tests {
             slots: 1,
             remaining: Duration::from_secs(u64::from(number.is_multiple_of(20))),
             seen_ago: None,
+            draining: false,
         };
         let (workers, left_out) = shown((0..MAX_WORKERS).map(row).collect());
         assert_eq!((workers.len(), left_out), (MAX_WORKERS, 0));

@@ -2,16 +2,12 @@
 
 use std::str::FromStr;
 
-use attune_api_types::{
-    DeadLetter, DeadLetterList, ErrorBody, RequeueRequest, Requeued, RequeuedExecution,
-};
+use attune_api_types::{DeadLetter, DeadLetterList, ErrorBody, RequeueRequest, Requeued};
 use attune_bus::{Outgoing, PublishError, Refusal, Topic};
-use attune_commands::ClientError;
+use attune_core::RequestId;
 use attune_core::input::check_text;
-use attune_core::{RequestId, Submission, strict};
-use attune_dead_letters::{PutBack, put_back};
-use attune_messages::v1::ExecutionRequested;
-use attune_store::{DeadLetterFilter, ExecutionRecord, Requeue};
+use attune_dead_letters::put_back;
+use attune_store::{DeadLetterFilter, Requeue};
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
@@ -29,8 +25,6 @@ use crate::query::{NoParams, Params};
 const ROW_BYTES: usize = 1024;
 /// What a letter is thought to need at most, in bytes, as long as its answer is not read.
 const SHOWN_BYTES: usize = 2 * 1024 * 1024;
-/// Executions of one letter that are run again, at most; each is looked up and submitted.
-const MAX_AGAIN: usize = 1000;
 
 /// The letter that a path names.
 fn id_of(path: Result<Path<String>, PathRejection>) -> Result<i64, ApiError> {
@@ -167,7 +161,7 @@ pub(crate) async fn show(
 /// Puts a dead letter back.
 ///
 /// What never became an execution, and a completion, is published as it came, under the id that
-/// it came with. Of a dispatch, the executions that have ended are run again as new ones.
+/// it came with.
 #[utoipa::path(
     post, path = "/dead-letters/{id}/requeue", tag = "operations",
     operation_id = "requeue_dead_letter",
@@ -177,16 +171,10 @@ pub(crate) async fn show(
         (status = 200, description = "It was put back; audited.", body = Requeued),
         (status = 404, description = "`UNKNOWN_DEAD_LETTER`.", body = ErrorBody),
         (status = 409, description = "`ALREADY_REQUEUED`: it was put back and has not come again \
-            since. `NOTHING_TO_REQUEUE`: it is a dispatch of executions that have not ended, or \
-            are not kept any more. `CONFLICT`: it has come again since it was looked at \
-            (`arrivals`), or came just now.", body = ErrorBody),
+            since. `CONFLICT`: it has come again since it was looked at (`arrivals`), or came just \
+            now.", body = ErrorBody),
         (status = 422, description = "`INVALID_INPUT`: nothing good could come of it; the message \
             says why.", body = ErrorBody),
-        (status = 429, description = "`QUEUE_FULL`: the queue of the action holds as many as it \
-            may. `LIMIT_REACHED`: its limit is reached, and by its policy nobody waits. \
-            `USER_LIMIT_REACHED`: its user has as many of it as one may. `RATE_LIMITED`: its rate is \
-            used up, and its policy refuses what would wait for it. `QUOTA_EXCEEDED`: as many were \
-            accepted as its policy allows in the hour, the day or the month.", body = ErrorBody, headers(("Retry-After" = u32, description = "Seconds."))),
     )
 )]
 pub(crate) async fn requeue(
@@ -217,14 +205,6 @@ pub(crate) async fn requeue(
     tokio::spawn(task).await.map_err(lost_task)?.map(Json)
 }
 
-/// What is done with a letter, once all that speaks against it is known.
-enum Act {
-    Publish(Outgoing),
-    /// What the executions of a dispatch are told to be, and those that are run again, each with its
-    /// place among them.
-    RunAgain(Vec<RequeuedExecution>, Vec<(usize, Submission)>),
-}
-
 /// Writes the intent down, carries it out, and marks the letter at the end, so that a crash in
 /// between leaves a letter that can be put back again, which changes nothing.
 async fn put_letter_back(
@@ -250,10 +230,7 @@ async fn put_letter_back(
         return Err(conflict("CONFLICT", message));
     }
     requeue.arrivals = letter.arrivals;
-    let act = match put_back(&letter, body)? {
-        PutBack::Publish(message) => Act::Publish(of_here(app, message)?),
-        PutBack::RunAgain(dispatched) => again(app, dispatched).await?,
-    };
+    let message = of_here(app, put_back(&letter, body)?)?;
     if !app.ports.letters.begin_requeue(&requeue).await? {
         return Err(conflict(
             "CONFLICT",
@@ -262,21 +239,7 @@ async fn put_letter_back(
                 .to_owned(),
         ));
     }
-    let requeued = match act {
-        Act::Publish(message) => {
-            publish(app, message).await?;
-            Requeued {
-                id,
-                published: true,
-                executions: Vec::new(),
-            }
-        }
-        Act::RunAgain(told, again) => Requeued {
-            id,
-            published: false,
-            executions: run_again(app, told, again).await?,
-        },
-    };
+    publish(app, message).await?;
     if !app.ports.letters.mark_requeued(&requeue).await? {
         return Err(conflict(
             "CONFLICT",
@@ -285,7 +248,11 @@ async fn put_letter_back(
                 .to_owned(),
         ));
     }
-    Ok(requeued)
+    Ok(Requeued {
+        id,
+        published: true,
+        executions: Vec::new(),
+    })
 }
 
 fn conflict(code: &'static str, message: String) -> ApiError {
@@ -325,96 +292,4 @@ fn unconfirmed(error: &PublishError) -> ApiError {
         "OUTCOME_UNKNOWN",
         format!("{error}; whether it was put back is unknown; put it back again"),
     )
-}
-
-/// Finds those of what was dispatched that have ended, and so are run again.
-async fn again(app: &App, dispatched: Vec<ExecutionRequested>) -> Result<Act, ApiError> {
-    if dispatched.len() > MAX_AGAIN {
-        let words = format!(
-            "it is the dispatch of {} executions, and at most {MAX_AGAIN} are run again at once: \
-             submit those that are still wanted anew",
-            dispatched.len()
-        );
-        return Err(ApiError::field("id", words));
-    }
-    let (mut told, mut again) = (Vec::new(), Vec::new());
-    for item in dispatched {
-        let id = item.execution_id;
-        let record = app.ports.executions.find_execution(id).await?;
-        told.push(RequeuedExecution {
-            requeue_of: id,
-            id: None,
-            status: record.as_ref().map(|record| record.status),
-        });
-        let is_its_own =
-            |record: &ExecutionRecord| record.status.is_terminal() && is_dispatch_of(&item, record);
-        if let Some(record) = record.filter(is_its_own) {
-            again.push((told.len() - 1, submission(record, item)));
-        }
-    }
-    if again.is_empty() {
-        let message =
-            "it is a dispatch, and of its executions none that was asked for like this has \
-                       ended and is still kept: what waits or runs is dispatched anew by itself"
-                .to_owned();
-        return Err(conflict("NOTHING_TO_REQUEUE", message));
-    }
-    Ok(Act::RunAgain(told, again))
-}
-
-/// Runs executions again, each as a new one that names the old one.
-async fn run_again(
-    app: &App,
-    mut told: Vec<RequeuedExecution>,
-    again: Vec<(usize, Submission)>,
-) -> Result<Vec<RequeuedExecution>, ApiError> {
-    let (places, submissions): (Vec<usize>, Vec<Submission>) = again.into_iter().unzip();
-    let deadline = app.options.submit_timeout;
-    let answers = app.ports.commands.submit(submissions, deadline).await;
-    for (place, answer) in places.into_iter().zip(answers) {
-        // Putting the letter back once more gives those that were accepted before.
-        let accepted = answer.map_err(refused)?;
-        told[place].id = accepted.execution_id;
-        told[place].status = accepted.status;
-    }
-    Ok(told)
-}
-
-fn refused(error: ClientError) -> ApiError {
-    match error {
-        ClientError::NotConfirmed { reason, .. } => ApiError::unavailable(
-            "OUTCOME_UNKNOWN",
-            format!(
-                "no answer in time ({reason}); whether it was put back is unknown; put it back \
-                 again"
-            ),
-        ),
-        error => error.into(),
-    }
-}
-
-/// Whether a letter says what was dispatched. Whoever can write to the queue of the dead letters
-/// could otherwise have something else run in the name of who asked for the execution.
-fn is_dispatch_of(item: &ExecutionRequested, record: &ExecutionRecord) -> bool {
-    let parameters = strict::value(item.parameters.get());
-    item.action_ref == record.action_ref
-        && parameters.is_ok_and(|parameters| parameters == record.parameters)
-}
-
-/// What was asked for, once more. Its request id follows from the old execution, so that however
-/// many letters name it, it is run again once.
-fn submission(record: ExecutionRecord, dispatched: ExecutionRequested) -> Submission {
-    Submission {
-        request_id: Some(RequestId::of_rerun(record.id)),
-        // As they were written: the record has them as values.
-        parameters: dispatched.parameters,
-        priority: Some(record.priority),
-        enforcement_id: record.enforcement_id,
-        requested_by: record.requested_by,
-        group: record.group,
-        labels: record.labels,
-        timeout_seconds: record.timeout_seconds,
-        requeue_of: Some(record.id),
-        ..Submission::new(record.action_ref)
-    }
 }

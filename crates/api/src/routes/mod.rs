@@ -198,7 +198,7 @@ fn api(app: App) -> OpenApiRouter {
         .routes(routes!(dead_letters::list))
         .routes(routes!(dead_letters::show))
         .routes(routes!(dead_letters::requeue))
-        .routes(routes!(worker::claims))
+        .routes(routes!(worker::lease))
         .routes(routes!(worker::retire))
         .with_state(app);
     OpenApiRouter::new().nest("/api/v1", v1)

@@ -1,8 +1,8 @@
-//! `/api/v1/worker`: the claim for workers that do not speak to the store themselves.
+//! `/api/v1/worker`: the lease for workers that do not speak to the store themselves.
 
-use attune_api_types::ErrorBody;
 use std::time::Duration;
 
+use attune_api_types::{ErrorBody, Lease, LeaseRequest, RetireRequest};
 use attune_core::check_pool;
 use attune_core::input::check_required_text;
 use attune_store::{StoreError, WorkerLease};
@@ -14,33 +14,29 @@ use super::App;
 use crate::body;
 use crate::error::ApiError;
 use crate::query::NoParams;
-use attune_api_types::{ClaimRequest, ClaimedItem, Claims, RetireRequest};
 
-/// How many executions can be claimed at once.
-const MAX_ITEMS: usize = 1000;
 /// How many slots a worker can say it has.
 const MAX_SLOTS: u32 = 100_000;
 /// The longest lease, in seconds: so long a dead worker can hold its slots.
 const MAX_LEASE_SECONDS: u32 = 300;
 
-/// Renews the worker's lease, then claims. Both can be repeated when the answer was lost: what
-/// this worker has claimed before is answered again.
+/// Registers a worker, or renews its lease. It can be repeated when the answer was lost.
 #[utoipa::path(
-    post, path = "/worker/claims", tag = "workers", operation_id = "claim",
-    request_body = ClaimRequest,
+    post, path = "/worker/lease", tag = "workers", operation_id = "renew_worker_lease",
+    request_body = LeaseRequest,
     responses(
-        (status = 200, description = "The lease is renewed; these may be run.", body = Claims),
+        (status = 200, description = "The lease holds.", body = Lease),
         (status = 409, description = "`LEASE_EXPIRED`: end what runs and come back under a fresh \
             id.", body = ErrorBody),
     )
 )]
-pub(crate) async fn claims(
+pub(crate) async fn lease(
     State(app): State<App>,
     _none: NoParams,
     request: Request,
-) -> Result<Json<Claims>, ApiError> {
+) -> Result<Json<Lease>, ApiError> {
     let body = body::read(request, &app.options, &app.bodies).await?;
-    let asked: ClaimRequest = body::parse(&body)?;
+    let asked: LeaseRequest = body::parse(&body)?;
     check(&asked)?;
     let lease = WorkerLease {
         worker: asked.worker,
@@ -48,29 +44,10 @@ pub(crate) async fn claims(
         pool: asked.pool,
         slots: asked.slots,
         ttl: Duration::from_secs(asked.lease_seconds.into()),
+        draining: asked.draining,
     };
-    let workers = &app.ports.workers;
-    workers.renew_worker(&lease).await.map_err(over)?;
-    let claimed = if asked.items.is_empty() {
-        Vec::new()
-    } else {
-        let wanted: Vec<_> = asked
-            .items
-            .iter()
-            .map(|item| (item.execution_id, item.attempt))
-            .collect();
-        workers.claim(lease.worker, &wanted).await.map_err(over)?
-    };
-    let claimed = claimed
-        .into_iter()
-        .map(|claim| ClaimedItem {
-            execution_id: claim.execution_id,
-            attempt: claim.attempt,
-            cancel_requested: claim.cancel_requested,
-        })
-        .collect();
-    Ok(Json(Claims {
-        claimed,
+    app.ports.workers.renew_worker(&lease).await.map_err(over)?;
+    Ok(Json(Lease {
         lease_expires_in_ms: u64::from(asked.lease_seconds) * 1000,
     }))
 }
@@ -87,7 +64,7 @@ fn over(error: StoreError) -> ApiError {
     }
 }
 
-fn check(asked: &ClaimRequest) -> Result<(), ApiError> {
+fn check(asked: &LeaseRequest) -> Result<(), ApiError> {
     check_required_text("name", &asked.name)?;
     check_pool(&asked.pool)?;
     for (field, value, max) in [
@@ -99,27 +76,6 @@ fn check(asked: &ClaimRequest) -> Result<(), ApiError> {
                 field,
                 format!("`{field}` must be from 1 to {max}"),
             ));
-        }
-    }
-    if asked.items.len() > MAX_ITEMS {
-        return Err(ApiError::field(
-            "items",
-            format!(
-                "{} items; at most {MAX_ITEMS} can be claimed at once",
-                asked.items.len()
-            ),
-        ));
-    }
-    for (index, item) in asked.items.iter().enumerate() {
-        for (name, fits) in [
-            ("execution_id", item.execution_id.0 > 0),
-            ("attempt", item.attempt.0 >= 0),
-        ] {
-            if !fits {
-                let field = format!("items.{index}.{name}");
-                let message = format!("`{field}` is a number that no execution has");
-                return Err(ApiError::field(field, message));
-            }
         }
     }
     Ok(())

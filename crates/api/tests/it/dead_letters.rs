@@ -2,7 +2,6 @@
 
 use async_trait::async_trait;
 use attune_bus::{Bus as _, Subscriber, Subscription, Topic};
-use attune_core::{ExecutionId, Status};
 use attune_store::{
     DeadLetter, DeadLetterFilter, DeadLetterRetention, DeadLetterStore, NewDeadLetter, Requeue,
     StoreError,
@@ -11,7 +10,7 @@ use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::fakes::{Fake, execution_id, record};
+use crate::fakes::Fake;
 use crate::harness::{Answer, Api};
 
 #[async_trait]
@@ -114,25 +113,6 @@ fn message(kind: &str, payload: &Value) -> Vec<u8> {
 
 fn firing() -> Vec<u8> {
     message("enforcement.created", &json!({"action_ref": "core.echo"}))
-}
-
-/// Of every execution here, as its client wrote them: with a number that no 64-bit float can hold.
-const PARAMETERS: &str = r#"{"n":0.12345678901234567890123456789}"#;
-
-/// The dispatch of executions.
-fn dispatch(ids: &[ExecutionId]) -> Vec<u8> {
-    let items: Vec<Value> = ids
-        .iter()
-        .map(|id| {
-            json!({
-                "execution_id": id, "attempt": 1, "action_id": 1, "action_ref": "core.echo",
-                "parameters": {"n": "EXACT"}, "run": {"builtin": "echo"}, "timeout_seconds": 60,
-            })
-        })
-        .collect();
-    let body = String::from_utf8(message("execution.requested", &json!(items))).unwrap();
-    body.replace("\"EXACT\"", "0.12345678901234567890123456789")
-        .into_bytes()
 }
 
 async fn requeue(api: &Api, id: i64) -> Answer {
@@ -278,20 +258,6 @@ async fn what_is_about_to_be_done_is_written_down_first() {
 }
 
 #[tokio::test]
-async fn a_letter_about_too_many_executions_is_refused_before_any_is_looked_up() {
-    let api = Api::new();
-    let ids: Vec<ExecutionId> = (0..1001).map(execution_id).collect();
-    let id = keep(&api, "execution.requested.default", dispatch(&ids));
-    let answer = requeue(&api, id).await;
-    assert_eq!(answer.error(), (422, "INVALID_INPUT", "id"));
-    assert!(
-        answer.body.to_string().contains("at most 1000"),
-        "{answer:?}"
-    );
-    assert!(api.fake.with(|state| state.begun.is_empty()));
-}
-
-#[tokio::test]
 async fn what_cannot_go_back_stays_and_says_why() {
     let api = Api::new();
     let nobody = keep(
@@ -316,7 +282,15 @@ async fn what_cannot_go_back_stays_and_says_why() {
         "partition.09.commands",
         message("partition.cancel", &json!([])),
     );
-    for id in [garbage, lost, foreign] {
+    let dispatch = keep(
+        &api,
+        "execution.requested.default",
+        message(
+            "execution.requested",
+            &json!([{"execution_id": 256, "attempt": 1}]),
+        ),
+    );
+    for id in [garbage, lost, foreign, dispatch] {
         assert_eq!(
             requeue(&api, id).await.error(),
             (422, "INVALID_INPUT", "id")
@@ -330,60 +304,4 @@ async fn what_cannot_go_back_stays_and_says_why() {
     let unknown = api.post(&path, r#"{"why":"x"}"#).await;
     assert_eq!(unknown.error().0, 422);
     assert!(api.fake.with(|state| state.requeues.is_empty()));
-}
-
-#[tokio::test]
-async fn only_what_has_ended_runs_again_and_names_what_it_was() {
-    let api = Api::new();
-    let (ended, alive, gone) = (execution_id(901), execution_id(902), execution_id(903));
-    api.fake.with(|state| {
-        for (n, status) in [(901, Status::Abandoned), (902, Status::Running)] {
-            let mut record = record(n, status, 0);
-            record.requested_by = Some("ada".to_owned());
-            record.parameters = serde_json::from_str(PARAMETERS).unwrap();
-            state.executions.insert(record.id, record);
-        }
-    });
-    let source = "execution.requested.default";
-    let living = keep(&api, source, dispatch(&[alive, gone]));
-    assert_eq!(
-        requeue(&api, living).await.error(),
-        (409, "NOTHING_TO_REQUEUE", "")
-    );
-
-    // Whoever can write to the queue of the dead letters has no say in what runs as somebody else.
-    let forged = String::from_utf8(dispatch(&[ended])).unwrap();
-    let forged = keep(&api, source, forged.replace("0.123", "0.124").into_bytes());
-    assert_eq!(
-        requeue(&api, forged).await.error(),
-        (409, "NOTHING_TO_REQUEUE", "")
-    );
-
-    let id = keep(&api, source, dispatch(&[ended, alive, gone]));
-    let answer = requeue(&api, id).await;
-    assert_eq!(answer.status, 200, "{answer:?}");
-    let expected = json!([
-        {"requeue_of": ended, "id": execution_id(0), "status": "queued"},
-        {"requeue_of": alive, "id": null, "status": "running"},
-        {"requeue_of": gone, "id": null, "status": null},
-    ]);
-    assert_eq!(
-        (&answer.body["published"], &answer.body["executions"]),
-        (&json!(false), &expected)
-    );
-    let sent = api.fake.with(|state| state.submitted.clone());
-    assert_eq!(sent.len(), 1);
-    assert_eq!(sent[0].requeue_of, Some(ended));
-    assert_eq!(sent[0].requested_by.as_deref(), Some("ada"));
-    assert_eq!(sent[0].parameters.get(), PARAMETERS);
-
-    // Another letter about the same execution leads to the same new one.
-    let twin = keep(&api, source, dispatch(&[ended]));
-    let answer = requeue(&api, twin).await;
-    assert_eq!(
-        answer.body["executions"][0]["id"],
-        json!(execution_id(0)),
-        "{answer:?}"
-    );
-    assert_eq!(api.fake.with(|state| state.submitted.len()), 1);
 }

@@ -15,7 +15,7 @@ use attune_core::{
 };
 use attune_messages::v1::{Accepted, ForceRelease};
 use attune_store::{
-    ActionStore, Applied, AuditEntry, Claim, Cursor, DeadLetter, ExecutionFilter, ExecutionPage,
+    ActionStore, Applied, AuditEntry, Cursor, DeadLetter, ExecutionFilter, ExecutionPage,
     ExecutionRecord, ExecutionStore, ExecutorRow, HistoryRetention, Lease, OperationRecord,
     PauseChange, PauseSet, PolicyChange, Requeue, SlotHolder, Standing, StoreError, StoredStats,
     Violations, WorkerLease, WorkerRow, WorkerStore,
@@ -508,27 +508,6 @@ impl WorkerStore for Fake {
 
     async fn retire_worker(&self, worker: WorkerId) -> Result<(), StoreError> {
         self.store(|state| state.retired.push(worker))
-    }
-
-    async fn claim(
-        &self,
-        _worker: WorkerId,
-        wanted: &[(ExecutionId, Attempt)],
-    ) -> Result<Vec<Claim>, StoreError> {
-        self.store(|state| {
-            assert!(
-                !state.leases.is_empty(),
-                "the lease is renewed before the claim"
-            );
-            // Odd attempts are still to be had.
-            let free = wanted.iter().filter(|(_, attempt)| attempt.0 % 2 == 1);
-            free.map(|&(execution_id, attempt)| Claim {
-                execution_id,
-                attempt,
-                cancel_requested: attempt.0 == 3,
-            })
-            .collect()
-        })
     }
 
     async fn workers(&self) -> Result<Vec<WorkerRow>, StoreError> {

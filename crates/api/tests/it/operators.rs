@@ -188,6 +188,7 @@ async fn the_cluster_shows_who_is_there() {
             slots: 4,
             remaining: Duration::ZERO,
             seen_ago: None,
+            draining: false,
         }];
     });
     let answer = api.get("/api/v1/cluster").await;

@@ -23,6 +23,7 @@ fn worker(remaining: Duration) -> WorkerRow {
         slots: 4,
         remaining,
         seen_ago: None,
+        draining: false,
     }
 }
 

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 use async_trait::async_trait;
 use attune_bus::port::{DEAD_LETTER_REASON, DEAD_LETTER_TOPIC};
 use attune_bus::{Bus as _, MemoryBus, Outgoing, Subscription, Topic, dead_letter};
-use attune_dead_letters::{Collector, CollectorHandle, CollectorOptions, PutBack, put_back};
+use attune_dead_letters::{Collector, CollectorHandle, CollectorOptions, put_back};
 use attune_store::{
     DeadLetter, DeadLetterFilter, DeadLetterRetention, DeadLetterStore, NewDeadLetter, Requeue,
     StoreError,
@@ -171,7 +171,7 @@ async fn letters_reach_the_store_once_and_are_acknowledged() -> Result<()> {
     // It goes back as it came, to where it came from.
     let found = rig.store.inner.find_dead_letter(whole.id).await?;
     let (letter, body) = found.context("it is there")?;
-    let Ok(PutBack::Publish(again)) = put_back(&letter, body) else {
+    let Ok(again) = put_back(&letter, body) else {
         anyhow::bail!("{letter:?}")
     };
     ensure!(again.topic == Topic::Enforcements && again.body == message("a.b"));
