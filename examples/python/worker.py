@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A worker of Attune: receives over AMQP, claims over HTTP, runs programs, reports their ends.
+"""A worker of Attune: is told over AMQP what to run, keeps its lease over HTTP, reports what became of it.
 
     worker.py --pool default --slots 4
 
@@ -12,7 +12,6 @@ Needs pika. Written from docs/PROTOCOL.md alone.
 """
 
 import argparse
-import collections
 import datetime
 import json
 import os
@@ -31,19 +30,21 @@ import uuid
 import pika
 import pika.exceptions
 
-# Deliveries that wait here while others could take them.
-PREFETCH = 4
 # What is kept of stdout and of stderr, in bytes.
 OUTPUT_BYTES = 64 * 1024
 # Between TERM and KILL.
 KILL_GRACE_SECONDS = 5
-# Claims that are remembered, so that a redelivery does not run twice.
-REMEMBERED = 10_000
-# Completions that wait for the broker; with more of them nothing is claimed.
-MOST_UNREPORTED = 1000
-# With all slots taken for so long, what waits goes back to the broker, which closes the channel
-# of a consumer that does not acknowledge within 30 minutes.
-GIVE_BACK_SECONDS = 600
+# What waits for so long while all slots are taken goes back: another worker may have a free one.
+GIVE_BACK_SECONDS = 0.1
+# A run that lasts so long is told.
+TOLD_AFTER_SECONDS = 0.1
+# Returns and ends are told again so often until they are settled, and missing sections asked for.
+AGAIN_SECONDS = 2.0
+RESYNC_SECONDS = 0.5
+# What an owner is told of others is said again so often.
+ELSEWHERE_SECONDS = 1.0
+# At the end it waits for so long until all is settled: what the broker has confirmed is safe.
+LAST_WORDS_SECONDS = 10
 # Variables of this process that programs may see.
 ENV_ALLOW = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR")
 
@@ -65,45 +66,27 @@ def key_of(item):
     return (item["execution_id"], item["attempt"])
 
 
+def named(key, **more):
+    return {"execution_id": key[0], "attempt": key[1], **more}
+
+
+def partition_of(key):
+    return key[0] & 0xFF
+
+
 class LeaseExpired(Exception):
-    """The lease of this worker has ended: what runs must be killed."""
+    """The lease of this life has ended: what runs must be killed."""
 
 
-class Backoff:
-    """Ever longer pauses, drawn at random so that workers do not return together."""
+class Lease:
+    """The lease of one life, over HTTP."""
 
-    def __init__(self, most=5.0):
-        self.ceiling, self.most = 0.1, most
-
-    def next(self):
-        pause = random.uniform(0, self.ceiling)
-        self.ceiling = min(self.ceiling * 2, self.most)
-        return pause
-
-
-class Remembered(collections.OrderedDict):
-    """A set that forgets what is oldest."""
-
-    def add(self, key):
-        self[key] = True
-        self.move_to_end(key)
-        while len(self) > REMEMBERED:
-            self.popitem(last=False)
-
-
-class Claims:
-    """The lease of a worker and its claims, over HTTP."""
-
-    def __init__(self, args):
+    def __init__(self, args, worker):
         self.url = args.api.rstrip("/") + "/api/v1/worker/"
-        self.args = args
-        self.renew_as_fresh()
-
-    def renew_as_fresh(self):
-        self.worker = str(uuid.uuid4())
-        # By the monotonic clock; until then the lease can be trusted.
-        self.trusted_until = float("inf")
-        self.due = 0.0
+        self.args, self.worker = args, worker
+        self.draining = False
+        # By the monotonic clock: until then it can be trusted, and then it is to be renewed.
+        self.trusted_until, self.due = 0.0, 0.0
 
     def call(self, path, body):
         request = urllib.request.Request(
@@ -122,32 +105,39 @@ class Claims:
             raise OSError(f"{error.code}: {problem}") from error
         return json.loads(text) if text else None
 
-    def claim(self, keys=()):
-        """Renews the lease and claims; what is answered may run."""
-        sent = time.monotonic()
-        lease = self.args.lease_seconds
+    def renew(self):
+        sent, lease = time.monotonic(), self.args.lease_seconds
         answer = self.call(
-            "claims",
+            "lease",
             {
                 "worker": self.worker,
                 "name": self.args.name,
                 "pool": self.args.pool,
                 "slots": self.args.slots,
                 "lease_seconds": lease,
-                "items": [{"execution_id": id, "attempt": attempt} for id, attempt in keys],
+                "draining": self.draining,
             },
         )
         margin = min(2.0, lease / 6)
         self.trusted_until = sent + answer["lease_expires_in_ms"] / 1000 - margin
         self.due = sent + lease / 3
-        return {key_of(item): item["cancel_requested"] for item in answer["claimed"]}
 
-    def retire(self):
-        self.call("retire", {"worker": self.worker})
+    def keep(self):
+        if time.monotonic() >= self.due:
+            try:
+                self.renew()
+            except OSError as error:
+                self.due = time.monotonic() + self.args.lease_seconds / 20
+                log(f"the lease was not renewed: {error}")
+        if 0 < self.trusted_until <= time.monotonic():
+            raise LeaseExpired("it could not be renewed in time")
+
+    def is_good(self):
+        return time.monotonic() < self.trusted_until
 
 
 class Run:
-    """One attempt of one execution, from its claim to its end."""
+    """One attempt of one execution, from its start to its end."""
 
     def __init__(self, item):
         self.item = item
@@ -305,245 +295,279 @@ class Run:
             self.folder = None
 
 
+class Stream:
+    """What was taken of the sections of one partition."""
+
+    def __init__(self):
+        self.next = (0, 0)  # epoch and number
+        self.heard, self.owner = 0, None  # the latest epoch of which anything came, and its owner
+        self.missing = False
+        self.asked_at = 0.0
+
+
+class Entry:
+    """What became of a grant, until that is settled."""
+
+    def __init__(self, state, grant=None, why=None):
+        self.state = state  # waiting, running, ended or returned
+        self.grant = grant  # None of what a sync has named and nobody has seen here
+        self.why = why
+        self.since = time.monotonic()
+        self.run = None
+        self.told = False  # that it runs
+        self.item = None  # its end, as execution.completed
+        self.published_at = None
+        self.is_safe = False  # the broker has confirmed it
+
+    def ends(self, item):
+        self.state, self.item, self.published_at = "ended", item, None
+
+
+class Life:
+    """What a life of the worker holds: the worker's half of the protocol, without any I/O."""
+
+    def __init__(self, slots):
+        self.worker = str(uuid.uuid4())
+        self.slots = slots
+        self.streams = {}  # by partition
+        self.entries = {}  # by (execution_id, attempt), in order of arrival
+        self.returns_told = {}  # by owner: when, and what
+        self.elsewhere_told = {}
+
+    def all(self, *states):
+        return [(key, entry) for key, entry in self.entries.items() if entry.state in states]
+
+    def take(self, section):
+        stream = self.streams.setdefault(section["partition"], Stream())
+        place, sync = (section["epoch"], section["number"]), section.get("sync")
+        if section["epoch"] >= stream.heard:
+            stream.heard, stream.owner = section["epoch"], section["owner"]
+        if place < stream.next or (sync is None and place != stream.next):
+            # A copy, or of an owner that is one no more; or something before it is missing.
+            if place > stream.next and section["epoch"] >= stream.heard:
+                stream.missing = True
+            return
+        stream.next = (section["epoch"], section["number"] + 1)
+        if section["epoch"] >= stream.heard:
+            stream.missing = False
+        if sync is not None:
+            held = {key_of(item) for item in sync}
+            for key in [key for key in self.entries if partition_of(key) == section["partition"]]:
+                if key not in held:
+                    self.forget(key)
+        for item in section.get("settled", ()):
+            self.forget(key_of(item))
+        for key in map(key_of, sync or ()):
+            entry = self.entries.setdefault(key, Entry("returned", why="it was lost on its way"))
+            # What was said of it may be lost.
+            entry.told, entry.published_at = False, None
+        for grant in section.get("grants", ()):
+            if key_of(grant) in self.entries:
+                continue
+            closed = self.is_closed(section["partition"], grant["action_id"])
+            entry = Entry("returned" if closed else "waiting", grant)
+            entry.why = "something before it was given back" if closed else None
+            self.entries[key_of(grant)] = entry
+        for item in section.get("cancel", ()):
+            entry = self.entries.get(key_of(item))
+            if entry and entry.state == "running":
+                entry.run.end("cancelled")
+            elif entry and entry.state == "waiting":
+                known = {name: entry.grant[name] for name in ("execution_id", "attempt", "action_id")}
+                entry.ends(known | {"status": "cancelled"})
+
+    def is_closed(self, partition, action_id):
+        """Whether something of the action is on its way back: what begins now would overtake it."""
+        return any(
+            partition_of(key) == partition
+            and (entry.grant is None or entry.grant["action_id"] == action_id)
+            for key, entry in self.all("returned")
+        )
+
+    def forget(self, key):
+        entry = self.entries.pop(key, None)
+        if entry and entry.state == "running":
+            entry.run.kill()
+
+    def begin(self, lease):
+        free = self.slots - len(self.all("running"))
+        for _, entry in self.all("waiting")[: max(free, 0)]:
+            if not lease.is_good():
+                return
+            entry.state, entry.since = "running", time.monotonic()
+            entry.run = Run(entry.grant)
+
+    def finish(self):
+        for _, entry in self.all("running"):
+            item = entry.run.poll()
+            if item is not None:
+                entry.ends(item)
+
+    def give_back(self, everything, why):
+        """Gives back what waits: everything, or what has waited for long, with all of its action."""
+        waiting = [entry for _, entry in self.all("waiting")]
+        if not everything:
+            if len(self.all("running")) < self.slots:
+                return
+            late = time.monotonic() - GIVE_BACK_SECONDS
+            actions = {entry.grant["action_id"] for entry in waiting if entry.since <= late}
+            waiting = [entry for entry in waiting if entry.grant["action_id"] in actions]
+        for entry in waiting:
+            entry.state, entry.why = "returned", why
+
+    def link_is_new(self):
+        for stream in self.streams.values():
+            stream.missing, stream.asked_at = True, 0.0
+        self.returns_told.clear()
+        for _, entry in self.all("ended"):
+            entry.published_at = None
+
+    def ends(self):
+        """The ends that are to be published now."""
+        due = time.monotonic() - AGAIN_SECONDS
+        ended = [entry for _, entry in self.all("ended")]
+        return [entry for entry in ended if entry.published_at is None or entry.published_at <= due]
+
+    def reports(self):
+        """What is to be told now, by owner."""
+        now = time.monotonic()
+        owner_of = lambda key: self.streams[partition_of(key)].owner
+        for owner in {stream.owner for stream in self.streams.values()}:
+            unended = [owner_of(key) for key, _ in self.all("waiting", "running")]
+            elsewhere = sum(of != owner for of in unended)
+            report = {"worker": self.worker, "elsewhere": elsewhere}
+            returned = {key: e for key, e in self.all("returned") if owner_of(key) == owner}
+            told_at, told = self.returns_told.get(owner, (0.0, set()))
+            if returned and (set(returned) - told or now - told_at >= AGAIN_SECONDS):
+                # Always everything that is not settled.
+                report["returned"] = [named(key, why=e.why) for key, e in returned.items()]
+                self.returns_told[owner] = (now, set(returned))
+            started = []
+            for key, entry in self.all("running"):
+                age = now - entry.since
+                if owner_of(key) == owner and not entry.told and age >= TOLD_AFTER_SECONDS:
+                    entry.told = True
+                    started.append(named(key, age_ms=int(age * 1000)))
+            resync = []
+            for partition, stream in self.streams.items():
+                due = now - stream.asked_at >= RESYNC_SECONDS
+                if stream.owner == owner and stream.missing and due:
+                    stream.asked_at = now
+                    resync.append(partition)
+            report |= {"started": started} if started else {}
+            report |= {"resync": resync} if resync else {}
+            told_at, told = self.elsewhere_told.get(owner, (0.0, 0))
+            # An owner forgets it unless it is said again.
+            is_due = elsewhere != told or (elsewhere and now - told_at >= ELSEWHERE_SECONDS)
+            if len(report) > 2 or is_due:
+                self.elsewhere_told[owner] = (now, elsewhere)
+                yield owner, report
+
+
 class Worker:
     def __init__(self, args):
         self.args = args
-        self.claims = Claims(args)
-        self.exchange = args.prefix + "attune.executions"
-        self.dead_letters = args.prefix + "attune.dead-letters"
-        self.pool_queue = f"{args.prefix}attune.requested.{args.pool}"
-        self.runs = {}  # by (execution_id, attempt)
-        self.claimed = Remembered()
-        self.cancelled = Remembered()
-        # Items that wait for a free slot, by key; and what each delivery still waits for.
-        self.waiting = collections.OrderedDict()
-        self.deliveries = {}
-        self.outbox = []  # completions that are not published yet
-        self.unconfirmed = None  # (message id, body) that is being published
-        self.publishing = None
-        self.consuming = None
-        self.requested = None
+        self.executions = args.prefix + "attune.executions"
+        self.workers = args.prefix + "attune.workers"
+        self.to_owners = args.prefix + "attune.reports"
+        self.begin_life()
+        self.link = None  # the channel on which this life is told what to do
+        self.telling = None  # the channel for reports
+        self.safe = None  # the channel for ends, which the broker confirms
         self.stopping = False
-        self.full_since = None  # when the last free slot was taken while something waited
-        self.claim_at = 0.0
-        self.claim_backoff = Backoff()
-        self.publish_at = 0.0
-        self.publish_backoff = Backoff()
+        self.stop_at = None
 
-    # --- receiving ------------------------------------------------------------------------
-
-    def connect(self):
-        """Consumes on a connection of its own. What had been delivered on the one before, and
-        was not acknowledged, comes again."""
-        self.waiting.clear()
-        self.deliveries.clear()
-        self.consuming = pika.BlockingConnection(pika.URLParameters(self.args.amqp))
-        cancels = self.consuming.channel()
-        cancels.exchange_declare(self.exchange, exchange_type="topic", durable=True)
-        cancels.exchange_declare(self.dead_letters, exchange_type="fanout", durable=True)
-        own = cancels.queue_declare("", exclusive=True, auto_delete=True).method.queue
-        cancels.queue_bind(own, self.exchange, "execution.cancel")
-        cancels.basic_consume(own, self.on_cancel)
-        self.consume_pool()
-        log(f"serving pool {self.args.pool}")
-
-    def consume_pool(self):
-        self.requested = self.consuming.channel()
-        arguments = {
-            "x-queue-type": self.args.queue_type,
-            "x-max-length-bytes": 1073741824,
-            "x-overflow": "reject-publish",
-            "x-dead-letter-exchange": self.dead_letters,
-        }
-        if self.args.queue_type == "quorum":
-            arguments["x-dead-letter-strategy"] = "at-least-once"
-            arguments["x-delivery-limit"] = 1000
-        self.requested.queue_declare(self.pool_queue, durable=True, arguments=arguments)
-        key = f"execution.requested.{self.args.pool}"
-        self.requested.queue_bind(self.pool_queue, self.exchange, key)
-        self.requested.basic_qos(prefetch_count=PREFETCH)
-        self.requested.basic_consume(self.pool_queue, self.on_requested)
-
-    def give_back(self):
-        """Closes the channel of the pool, which gives back, in order, what is not claimed."""
-        if self.requested is not None and self.requested.is_open:
-            self.requested.close()
-        self.requested = None
-        self.waiting.clear()
-        self.deliveries.clear()
-
-    def balance(self):
-        """Holds nothing for long that others could take."""
-        free = self.args.slots - len(self.runs)
-        if free > 0:
-            self.full_since = None
-            if self.requested is None and not self.stopping:
-                self.consume_pool()
-        elif self.waiting:
-            self.full_since = self.full_since or time.monotonic()
-            if time.monotonic() - self.full_since > GIVE_BACK_SECONDS:
-                self.give_back()
-
-    def on_requested(self, channel, method, properties, body):
-        try:
-            message = json.loads(body)
-            if message["message_type"] != "execution.requested" or message["version"] != 1:
-                raise ValueError(f"{message['message_type']} version {message['version']}")
-            items = {key_of(item): item for item in items_of(message)}
-        except (ValueError, KeyError, TypeError) as error:
-            self.bury(channel, method, body, f"not a request that this worker knows: {error!r}")
-            return
-        fresh = {
-            key: item
-            for key, item in items.items()
-            if key not in self.runs and key not in self.claimed
-        }
-        if not fresh:
-            channel.basic_ack(method.delivery_tag)
-            return
-        self.deliveries[method.delivery_tag] = set(fresh)
-        for key, item in fresh.items():
-            self.waiting.setdefault(key, item)
-
-    def bury(self, channel, method, body, reason):
-        """Puts what cannot be used among the dead letters; acknowledged only after that."""
-        log(f"a message goes to the dead letters: {reason}")
-        letter = pika.BasicProperties(
-            delivery_mode=2,
-            message_id=str(uuid.uuid4()),
-            headers={"x-attune-reason": reason, "x-attune-topic": method.routing_key},
-        )
-        try:
-            self.publisher().basic_publish(self.dead_letters, "", body, letter, mandatory=True)
-        except (pika.exceptions.AMQPError, OSError) as error:
-            # It stays unacknowledged, and comes again with the next connection.
-            log(f"the dead letters cannot be reached: {error!r}")
-            return
-        channel.basic_ack(method.delivery_tag)
-
-    def on_cancel(self, channel, method, _properties, body):
-        try:
-            message = json.loads(body)
-            if message["message_type"] != "execution.cancel" or message["version"] != 1:
-                raise ValueError(f"{message['message_type']} version {message['version']}")
-            keys = [key_of(item) for item in items_of(message)]
-        except (ValueError, KeyError, TypeError) as error:
-            self.bury(channel, method, body, f"not a cancel that this worker knows: {error!r}")
-            return
-        channel.basic_ack(method.delivery_tag)
-        for key in keys:
-            # It may be faster than the dispatch.
-            self.cancelled.add(key)
-            if key in self.runs:
-                self.runs[key].end("cancelled")
-
-    # --- claiming and running -------------------------------------------------------------
-
-    def claim(self):
-        free = self.args.slots - len(self.runs)
-        if not self.waiting or free <= 0 or self.stopping or time.monotonic() < self.claim_at:
-            return
-        if len(self.outbox) > MOST_UNREPORTED:
-            return
-        keys = list(self.waiting)[: min(free, 1000)]
-        try:
-            won = self.claims.claim(keys)
-        except OSError as error:
-            # Whether they were claimed is unknown; the same worker may ask again.
-            self.claim_at = time.monotonic() + self.claim_backoff.next()
-            log(f"a claim failed: {error}")
-            return
-        self.claim_backoff = Backoff()
-        for key in keys:
-            item = self.waiting.pop(key)
-            if key not in won:
-                continue
-            self.claimed.add(key)
-            if won[key] or key in self.cancelled:
-                self.outbox.append(
-                    {
-                        "execution_id": item["execution_id"],
-                        "attempt": item["attempt"],
-                        "action_id": item["action_id"],
-                        "worker": self.claims.worker,
-                        "status": "cancelled",
-                    }
-                )
-            else:
-                self.runs[key] = Run(item)
-        self.settle(keys)
-
-    def settle(self, keys):
-        """Acknowledges deliveries for all of whose items the claim has answered."""
-        for tag, open_keys in list(self.deliveries.items()):
-            open_keys.difference_update(keys)
-            if not open_keys:
-                del self.deliveries[tag]
-                self.requested.basic_ack(tag)
-
-    def finish(self):
-        for key, run in list(self.runs.items()):
-            completion = run.poll()
-            if completion is not None:
-                del self.runs[key]
-                self.outbox.append(completion | {"worker": self.claims.worker})
-
-    def keep_lease(self):
-        if time.monotonic() >= self.claims.due:
-            try:
-                self.claims.claim()
-            except OSError as error:
-                self.claims.due = time.monotonic() + self.args.lease_seconds / 20
-                log(f"the lease was not renewed: {error}")
-        if time.monotonic() >= self.claims.trusted_until:
-            raise LeaseExpired("it could not be renewed in time")
+    def begin_life(self):
+        self.life = Life(self.args.slots)
+        self.lease = Lease(self.args, self.life.worker)
 
     def lose_lease(self, error):
         log(f"the lease is lost, everything is killed: {error}")
-        for run in self.runs.values():
-            run.kill()
-        self.runs.clear()
-        self.claims.renew_as_fresh()
+        for key in list(self.life.entries):
+            self.life.forget(key)
+        self.begin_life()
+        self.close()
 
-    # --- reporting ------------------------------------------------------------------------
+    # --- the broker -----------------------------------------------------------------------
 
-    def publisher(self):
-        if self.publishing is None or self.publishing.is_closed:
-            connection = pika.BlockingConnection(pika.URLParameters(self.args.amqp))
-            self.publishing = connection.channel()
-            self.publishing.confirm_delivery()
-        return self.publishing
+    def connect(self):
+        """A connection to receive on, and one to publish on; with a queue of its own, whose name
+        is new each time."""
+        receiving = pika.BlockingConnection(pika.URLParameters(self.args.amqp))
+        self.link = receiving.channel()
+        self.link.exchange_declare(self.executions, exchange_type="topic", durable=True)
+        self.link.exchange_declare(self.workers, exchange_type="direct", durable=True)
+        self.link.exchange_declare(self.to_owners, exchange_type="direct", durable=True)
+        own = self.link.queue_declare("", exclusive=True, auto_delete=True).method.queue
+        self.link.queue_bind(own, self.workers, self.life.worker)
+        self.link.basic_consume(own, self.on_message, auto_ack=True)
+        publishing = pika.BlockingConnection(pika.URLParameters(self.args.amqp))
+        self.telling, self.safe = publishing.channel(), publishing.channel()
+        self.safe.confirm_delivery()
+        self.lease.renew()
+        self.life.link_is_new()
+        self.say_hello()
+        log(f"serving pool {self.args.pool} as {self.life.worker}")
+
+    def close(self):
+        for channel in (self.link, self.telling):
+            try:
+                if channel is not None and channel.connection.is_open:
+                    channel.connection.close()
+            except (pika.exceptions.AMQPError, OSError) as error:
+                log(f"closing: {error!r}")
+        self.link, self.telling, self.safe = None, None, None
+
+    def on_message(self, _channel, _method, _properties, body):
+        try:
+            message = json.loads(body)
+            if message["message_type"] != "execution.requested" or message["version"] != 2:
+                raise ValueError(f"{message['message_type']} version {message['version']}")
+            for section in items_of(message):
+                if section["worker"] == self.life.worker:
+                    self.life.take(section)
+        except (ValueError, KeyError, TypeError) as error:
+            # What it granted comes back by the sync that the gap makes this worker ask for.
+            log(f"not a message that this worker knows: {error!r}")
+
+    def publish(self, channel, exchange, key, kind, payload, durable=False, mandatory=True):
+        message_id = str(uuid.uuid4())
+        message = {
+            "message_id": message_id,
+            "message_type": kind,
+            "version": 1,
+            "timestamp": now_text(),
+            "payload": payload,
+        }
+        properties = pika.BasicProperties(
+            content_type="application/json",
+            delivery_mode=2 if durable else 1,
+            message_id=message_id,
+        )
+        body = json.dumps(message, allow_nan=False).encode()
+        channel.basic_publish(exchange, key, body, properties, mandatory=mandatory)
+
+    def say_hello(self):
+        hello = {"worker": self.life.worker, "pool": self.args.pool}
+        kind = "worker.hello"
+        self.publish(self.telling, self.executions, kind, kind, hello, mandatory=False)
 
     def report(self):
-        """Publishes all completions that are ready in one message, and the same message again
-        until it is confirmed."""
-        if self.unconfirmed is None and self.outbox:
-            message_id = str(uuid.uuid4())
-            packed, self.outbox = self.outbox[:100], self.outbox[100:]
-            message = {
-                "message_id": message_id,
-                "message_type": "execution.completed",
-                "version": 1,
-                "timestamp": now_text(),
-                "payload": packed,
-            }
-            self.unconfirmed = (message_id, json.dumps(message, allow_nan=False).encode())
-        if self.unconfirmed is None or time.monotonic() < self.publish_at:
-            return
-        message_id, body = self.unconfirmed
-        properties = pika.BasicProperties(
-            content_type="application/json", delivery_mode=2, message_id=message_id
-        )
-        try:
-            self.publisher().basic_publish(
-                self.exchange, "execution.completed", body, properties, mandatory=True
-            )
-        except (pika.exceptions.AMQPError, OSError) as error:
-            self.publish_at = time.monotonic() + self.publish_backoff.next()
-            log(f"completions are not confirmed yet: {error!r}")
-            return
-        self.unconfirmed = None
-        self.publish_backoff = Backoff()
+        for owner, report in self.life.reports():
+            # One that nobody receives waits for the sync of the next owner.
+            self.publish(self.telling, self.to_owners, owner, "worker.report", report)
+        ends = self.life.ends()[:100]
+        if ends:
+            kind = "execution.completed"
+            items = [entry.item | {"worker": self.life.worker} for entry in ends]
+            try:
+                self.publish(self.safe, self.executions, kind, kind, items, durable=True)
+                for entry in ends:
+                    entry.is_safe = True
+            except (pika.exceptions.UnroutableError, pika.exceptions.NackError) as error:
+                log(f"ends are not kept yet: {error!r}")
+            for entry in ends:
+                entry.published_at = time.monotonic()
 
     # --- the loop -------------------------------------------------------------------------
 
@@ -552,42 +576,49 @@ class Worker:
 
     def step(self):
         """Does what there is to do and waits a moment for more. False when all is done."""
-        try:
-            self.keep_lease()
-            self.claim()
-        except LeaseExpired as error:
-            self.lose_lease(error)
-        self.finish()
-        self.report()
+        if self.stopping and not self.lease.draining:
+            self.lease.draining = True
+            self.lease.renew()
+            self.say_hello()
+        self.lease.keep()
         if self.stopping:
-            self.give_back()
-            if not (self.runs or self.outbox or self.unconfirmed):
-                return False
+            self.life.give_back(True, "its worker stops")
         else:
-            self.balance()
+            self.life.begin(self.lease)
+            self.life.give_back(False, "all slots of its worker are taken")
+        self.life.finish()
+        self.report()
+        if self.stopping and not self.life.all("running"):
+            self.stop_at = self.stop_at or time.monotonic() + LAST_WORDS_SECONDS
+            is_safe = all(entry.is_safe for _, entry in self.life.all("ended"))
+            if not self.life.entries or (is_safe and time.monotonic() >= self.stop_at):
+                return False
         # Programs do not wake this loop, so it looks after them often.
-        self.consuming.process_data_events(time_limit=0.01 if self.runs else 0.05)
-        if self.publishing is not None and self.publishing.is_open:
-            self.publishing.connection.process_data_events(time_limit=0)
+        pause = 0.01 if self.life.entries else 0.05
+        self.link.connection.process_data_events(time_limit=pause)
+        self.telling.connection.process_data_events(time_limit=0)
         return True
 
     def run(self):
-        backoff = Backoff(most=10.0)
-        serving = True
+        serving, pause = True, 0.1
         while serving:
             try:
-                if self.consuming is None:
+                if self.link is None:
                     self.connect()
-                    backoff = Backoff(most=10.0)
+                    pause = 0.1
                 serving = self.step()
+            except LeaseExpired as error:
+                self.lose_lease(error)
             except (pika.exceptions.AMQPError, OSError) as error:
                 log(f"the connection is lost: {error!r}")
-                self.consuming, self.requested = None, None
-                self.go_on_alone(backoff.next())
+                self.close()
+                self.go_on_alone(random.uniform(0, pause))
+                pause = min(2 * pause, 10.0)
         try:
-            self.claims.retire()
-        except OSError as error:
+            self.lease.call("retire", {"worker": self.life.worker})
+        except (LeaseExpired, OSError) as error:
             log(f"the lease runs out by itself: {error}")
+        self.close()
         log("stopped")
 
     def go_on_alone(self, seconds):
@@ -595,10 +626,10 @@ class Worker:
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             try:
-                self.keep_lease()
+                self.lease.keep()
             except LeaseExpired as error:
                 self.lose_lease(error)
-            self.finish()
+            self.life.finish()
             time.sleep(0.05)
 
 
@@ -609,7 +640,6 @@ def arguments():
     )
     parser.add_argument("--api", default=os.environ.get("ATTUNE_URL", "http://127.0.0.1:8080"))
     parser.add_argument("--prefix", default="", help="what broker.prefix is set to")
-    parser.add_argument("--queue-type", default="quorum", choices=("quorum", "classic"))
     parser.add_argument("--pool", default="default")
     parser.add_argument("--slots", type=int, default=4)
     parser.add_argument("--lease-seconds", type=int, default=60)
