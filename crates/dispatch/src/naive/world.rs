@@ -141,9 +141,8 @@ impl World {
     }
 
     fn execution(&mut self, key: Key) -> Option<&mut Execution> {
-        self.executions
-            .iter_mut()
-            .find(|execution| execution.key() == key)
+        let mut all = self.executions.iter_mut();
+        all.find(|execution| execution.key() == key)
     }
 
     fn is_held(&self, key: Key) -> bool {
