@@ -28,6 +28,9 @@ struct Known {
     elsewhere: u32,
     /// When it said so.
     said_at: Millis,
+    /// Until then it is granted nothing, because it has given something back: what is on its way to it shall be
+    /// there, and heard of, first. Otherwise grants could go to and fro for ever.
+    rests_until: Millis,
     /// Messages to it came back: nobody receives them at the moment.
     is_cut_off: bool,
     /// Its place among those of its pool that have room, if it has any.
@@ -53,6 +56,8 @@ pub struct Roster {
     /// What each life holds of this owner, known or not.
     holds: HashMap<WorkerId, Keys, foldhash::fast::FixedState>,
     turns: u64,
+    /// Those that rest, by the end of it.
+    rests: BTreeSet<(Millis, WorkerId)>,
     /// The partitions in which somebody stands in line for a pool.
     waited_for: BTreeMap<String, BTreeSet<PartitionId>>,
 }
@@ -74,6 +79,7 @@ impl Roster {
                         life,
                         elsewhere: 0,
                         said_at: 0,
+                        rests_until: Millis::MIN,
                         is_cut_off: false,
                         place: None,
                     };
@@ -92,6 +98,7 @@ impl Roster {
         let Some(known) = self.lives.remove(&worker) else {
             return;
         };
+        self.rests.remove(&(known.rests_until, worker));
         if let Some(pool) = self.pools.get_mut(&known.life.pool) {
             pool.lives -= 1;
             if let Some(place) = known.place {
@@ -124,6 +131,36 @@ impl Roster {
         for worker in stale {
             self.place(worker);
         }
+    }
+
+    /// A life has given something back: it is granted nothing until then.
+    pub fn rest(&mut self, worker: WorkerId, until: Millis) {
+        if let Some(known) = self.lives.get_mut(&worker)
+            && known.rests_until < until
+        {
+            self.rests.remove(&(known.rests_until, worker));
+            known.rests_until = until;
+            self.rests.insert((until, worker));
+            self.place(worker);
+        }
+    }
+
+    /// Those whose rest is over may be chosen again.
+    pub fn wake(&mut self, now: Millis) {
+        while let Some((until, worker)) = self.rests.first().copied()
+            && until <= now
+        {
+            self.rests.pop_first();
+            if let Some(known) = self.lives.get_mut(&worker) {
+                known.rests_until = Millis::MIN;
+                self.place(worker);
+            }
+        }
+    }
+
+    /// When the next rest is over.
+    pub fn wake_at(&self) -> Option<Millis> {
+        self.rests.first().map(|(until, _)| *until)
     }
 
     /// Whether messages reach a life.
@@ -282,7 +319,8 @@ impl Roster {
         }
         let slots = u64::from(known.life.slots);
         let load = held + u64::from(known.elsewhere);
-        if known.is_cut_off || known.life.draining || load >= slots {
+        let rests = known.rests_until != Millis::MIN;
+        if known.is_cut_off || rests || known.life.draining || load >= slots {
             return;
         }
         self.turns += 1;
@@ -361,6 +399,24 @@ mod tests {
         roster.set([]);
         assert_eq!(roster.lives_of("default"), 0);
         assert!(!roster.knows(worker));
+    }
+
+    #[test]
+    fn who_has_given_something_back_rests_for_a_while() {
+        let worker = WorkerId::fresh();
+        let mut roster = Roster::default();
+        roster.set([life(worker, 2)]);
+        roster.rest(worker, 50);
+        roster.rest(worker, 40);
+        roster.wake(49);
+        assert!(!roster.has_room("default"));
+        assert_eq!(roster.wake_at(), Some(50));
+        roster.wake(50);
+        assert!(roster.has_room("default"));
+        assert_eq!(roster.wake_at(), None);
+        roster.rest(worker, 90);
+        roster.set([]);
+        assert_eq!(roster.wake_at(), None);
     }
 
     #[test]

@@ -106,6 +106,8 @@ fn a_body_that_cannot_be_read_holds_up_its_execution_alone() {
     assert!(trouble.words.starts_with(&words), "{}", trouble.words);
     assert!(world.owner.trouble(world.now).unwrap().for_ms > 20_000);
     world.refuses = None;
+    // What nobody has confirmed until now is before it.
+    world.confirm();
     world.pass(3_000, true);
     assert!(world.confirm().contains(&queued(300).id));
     assert_eq!(world.owner.trouble(world.now), None);

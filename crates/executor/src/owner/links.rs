@@ -214,6 +214,7 @@ impl Links {
 impl Owner {
     /// Tells what can be told now.
     pub(super) fn go_on_with_links(&mut self, now: Millis) {
+        self.roster.lock().wake(now);
         self.look_for_unheard(now);
         self.bounce_unsent();
         let links = self.links.links.iter();
@@ -522,10 +523,15 @@ impl Owner {
         }
     }
 
-    /// Opens the streams of a partition that was taken to those who hold something of it.
+    /// Opens the streams of a partition that was taken.
     pub(super) fn open_streams(&mut self, id: PartitionId) {
-        let holders = self.roster.lock().holders_of(id);
-        for worker in holders {
+        let roster = self.roster.lock();
+        let lives = roster.lives().map(|life| life.worker);
+        // Also those that hold nothing: what they have to say goes to an earlier owner until then.
+        let mut workers: BTreeSet<WorkerId> = lives.collect();
+        workers.extend(roster.holders_of(id));
+        drop(roster);
+        for worker in workers {
             self.links.want_sync(id, worker);
         }
     }

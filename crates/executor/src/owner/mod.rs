@@ -368,6 +368,7 @@ impl Owner {
         }
         by(self.workers.wake_at());
         by(self.links.wake_at());
+        by(self.roster.lock().wake_at());
         if !self.links.is_full() {
             by(self.telling.again.wake_at());
         }

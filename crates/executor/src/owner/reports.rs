@@ -12,6 +12,10 @@ use crate::counters::Counter;
 use crate::partition::Event;
 use crate::queue::Millis;
 
+/// How long a worker that has given something back is granted nothing: longer than what it was sent before, and
+/// what it says of that, are on their way as a rule.
+const REST: Millis = 100;
+
 /// What a worker has said.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reported {
@@ -38,7 +42,9 @@ impl Owner {
     fn take_report(&mut self, now: Millis, report: Reported) {
         let worker = report.worker;
         self.is_heard_of(worker);
-        self.roster.lock().note_elsewhere(now, worker, report.elsewhere);
+        self.roster
+            .lock()
+            .note_elsewhere(now, worker, report.elsewhere);
         let wall = self.clock.at(now);
         let mut returned: BTreeMap<PartitionId, Vec<(Key, Arc<str>)>> = BTreeMap::new();
         for (key, why) in report.returned {
@@ -51,6 +57,7 @@ impl Owner {
             if self.partition(id).is_some() {
                 let many = grants.len() as u64;
                 self.out.push(super::Output::Count(Counter::Returned, many));
+                self.roster.lock().rest(worker, now + REST);
                 self.pending
                     .push_back((id, Event::Returned { worker, grants }));
             }
