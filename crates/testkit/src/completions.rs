@@ -39,21 +39,28 @@ pub async fn duplicate_completions(
     let inside = gate.next().await?;
     ensure!(inside.execution_id == a, "{inside:?}");
 
-    let completion = |id: i64, attempt: i64| {
+    let holders = api.get(&format!("/api/v1/actions/{REF}/holders")).await?;
+    let worker = holders.expect(200)?["holders"][0]["worker"]["id"].clone();
+    ensure!(worker.is_string(), "a slot without a worker");
+
+    let completion_of = |worker: &Value, id: i64, attempt: i64| {
         let message_id = Uuid::now_v7();
         let message = json!({
             "message_id": message_id, "message_type": "execution.completed", "version": 1,
             "timestamp": "2026-01-01T00:00:00Z",
             "payload": {
                 "execution_id": id, "attempt": attempt, "action_id": action_id,
-                "status": "succeeded", "result": {"by": "a stranger"},
+                "status": "succeeded", "result": {"by": "a stranger"}, "worker": worker,
             },
         });
         (message_id, message.to_string().into_bytes())
     };
+    let completion = |id: i64, attempt: i64| completion_of(&worker, id, attempt);
     let right = completion(a, 1);
     publish(vec![
-        // Nothing of these fits: B waits, A has no second attempt, the last was never there.
+        // Nothing of these fits: A was granted to another worker, B waits, A has no second attempt,
+        // the last was never there.
+        completion_of(&json!(Uuid::new_v4()), a, 1),
         completion(b, 1),
         completion(a, 2),
         completion(a + (1 << 30), 1),
@@ -67,11 +74,10 @@ pub async fn duplicate_completions(
     ensure!(done["result"] == json!({"by": "a stranger"}), "{done}");
     let second = gate.next().await?;
     ensure!(second.execution_id == b, "{second:?}");
-    stale(5).await?;
-
-    // What its own worker has to say comes too late.
-    inside.leave(7).await?;
     stale(6).await?;
+
+    // Its own worker is told that this is settled: it ends what runs, and has nothing to say.
+    inside.gone().await?;
     let record = api.execution(a).await?;
     ensure!(
         record["result"] == done["result"] && record["exit_code"].is_null(),
@@ -94,5 +100,5 @@ pub async fn duplicate_completions(
     api.until(c, "succeeded").await?;
     let totals: Value = json!({"total_enqueued": 3, "total_completed": 3, "active_count": 0});
     api.until_queue(REF, totals).await?;
-    Ok(())
+    stale(6).await
 }

@@ -270,18 +270,26 @@ async fn cluster_lasting_large_firing() -> anyhow::Result<()> {
     run(setup(Wiring::Cluster), large_firing).await
 }
 
-/// A pool without workers whose queue takes no more stops only itself.
+/// What is for a pool without workers waits in its own queue, holds no slot, and stops nobody.
 async fn dead_pool(system: &System) -> anyhow::Result<()> {
     const DEAD: &str = "it.dead";
+    const COUNT: usize = 900;
     let api = &system.api;
     api.apply(&limited(LIVE, &noop(), 4)).await?;
     let dead = json!({"ref": DEAD, "run": noop(), "pool": "dead"});
     api.apply(&dead).await?;
-    system.broker()?.bound("attune.requested.dead", 5).await?;
     let bus = connect(system).await?;
-    for _ in 0..900 {
+    for _ in 0..COUNT {
         publish(&bus, &Topic::Enforcements, firing(DEAD, &json!({}))).await?;
     }
+    the_rest_goes_on(system).await?;
+    let waiting = json!({"queue_length": COUNT, "active_count": 0, "total_completed": 0});
+    api.until_queue(DEAD, waiting).await?;
+    let holders = api.get(&format!("/api/v1/actions/{DEAD}/holders")).await?;
+    let holders = holders.expect(200)?;
+    ensure!(holders["holders"] == json!([]), "{holders}");
+    let health = api.queue(DEAD).await?["health"].take();
+    ensure!(health["state"] != "healthy", "{health}");
     the_rest_goes_on(system).await
 }
 

@@ -57,8 +57,14 @@ fn everything() -> Vec<Poison> {
     let completed = |payload: Value| envelope("execution.completed", 1, &payload);
     let deep = format!("{}{}", "[".repeat(40), "]".repeat(40));
     let deep: Value = serde_json::from_str(&deep).unwrap_or_default();
-    let completion =
-        |id: i64| json!({"execution_id": id, "attempt": 1, "action_id": 1, "status": "succeeded"});
+    let completion = |id: i64| {
+        json!({
+            "execution_id": id, "attempt": 1, "action_id": 1, "status": "succeeded",
+            "worker": Uuid::nil(),
+        })
+    };
+    let mut nobodys = completion(1 << 8);
+    nobodys["worker"].take();
     let mut waits = completion(1 << 8);
     waits["status"] = json!("queued");
     let mut all = Vec::new();
@@ -66,10 +72,6 @@ fn everything() -> Vec<Poison> {
         (Topic::Enforcements, "enforcement.created"),
         (Topic::Commands(partition), "partition.submit"),
         (Topic::Control(partition), "partition.release"),
-        (
-            Topic::Requested("default".to_owned()),
-            "execution.requested",
-        ),
         (Topic::Completed, "execution.completed"),
     ] {
         all.extend(unreadable(&topic, kind));
@@ -96,6 +98,7 @@ fn everything() -> Vec<Poison> {
         ),
         poison(ends, completed(completion(-1)), "execution_id"),
         poison(ends, completed(waits), "queued"),
+        poison(ends, completed(nobodys), "worker"),
     ]);
     all
 }
@@ -117,10 +120,6 @@ async fn poisoned(system: &System) -> anyhow::Result<()> {
         (Topic::Enforcements, "enforcement.created"),
         (commands, "partition.submit"),
         (Topic::Control(PartitionId::of(REF, 4)), "partition.release"),
-        (
-            Topic::Requested("default".to_owned()),
-            "execution.requested",
-        ),
         (Topic::Completed, "execution.completed"),
     ] {
         publish(&bus, &topic, envelope(kind, 99, &json!({}))).await?;

@@ -3,7 +3,6 @@
 use anyhow::{Context as _, ensure};
 use attune_testkit::{Gate, System, Wiring, wait_for};
 use serde_json::{Value, json};
-use uuid::Uuid;
 
 use crate::support::{limited, number, on_both_wirings};
 
@@ -110,27 +109,22 @@ async fn released(system: &System) -> anyhow::Result<()> {
     let totals = json!({"active_count": 0, "queue_length": 0, "total_completed": 2});
     api.until_queue(REF, totals).await?;
 
-    // A stranger claims and vanishes; the policy gives no second attempt.
-    let mut spec = limited("it.strange", &json!({"program": ["/bin/true"]}), 1);
-    (spec["pool"], spec["on_worker_lost"]) = (json!("elsewhere"), json!("fail"));
-    if api.apply(&spec).await.is_ok() {
-        let stranger = Uuid::new_v4();
-        let submitted = api.submit("it.strange", json!({})).await?;
-        let claim = json!({
-            "worker": stranger, "name": "stranger", "pool": "elsewhere", "slots": 1,
-            "lease_seconds": 300, "items": [{"execution_id": submitted.id, "attempt": 1}],
-        });
-        api.post("/api/v1/worker/claims", &claim)
-            .await?
-            .expect(200)?;
-        let path = format!("/api/v1/executions/{}/release", submitted.id);
-        let body = json!({"reason": "nobody knows it"});
-        let answer = api.post(&path, &body).await?.expect(200)?;
-        ensure!(answer["status"] == "abandoned", "{answer}");
-        let ended = api.until(submitted.id, "abandoned").await?;
-        let words = ended["error"].as_str().context("no words")?;
-        ensure!(words.contains("nobody knows it"), "{words}");
-    }
+    // Where the policy gives no second attempt it ends.
+    const ONCE: &str = "it.once";
+    let mut spec = limited(ONCE, &gate.run(), 1);
+    spec["on_worker_lost"] = json!("fail");
+    api.apply(&spec).await?;
+    let submitted = api.submit(ONCE, json!({})).await?;
+    let inside = gate.next().await?;
+    let path = format!("/api/v1/executions/{}/release", submitted.id);
+    let body = json!({"reason": "nobody knows it"});
+    let answer = api.post(&path, &body).await?.expect(200)?;
+    ensure!(answer["status"] == "abandoned", "{answer}");
+    inside.gone().await?;
+    let ended = api.until(submitted.id, "abandoned").await?;
+    let words = ended["error"].as_str().context("no words")?;
+    ensure!(words.contains("nobody knows it"), "{words}");
+    ensure!(gate.uninvited().is_empty(), "it ran again");
     Ok(())
 }
 

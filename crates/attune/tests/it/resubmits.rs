@@ -23,6 +23,8 @@ async fn again(system: &System) -> anyhow::Result<()> {
     let submit = api.send(Method::POST, "/api/v1/executions", &[], body.into());
     let old = number(&submit.await?.expect(201)?, "id")?;
     let running = gate.next().await?;
+    // It is so from the moment at which its worker has said it.
+    api.until(old, "running").await?;
     let path = format!("/api/v1/executions/{old}/resubmit");
     let resubmit = async |key: &'static str| {
         let headers = [("idempotency-key", key)];

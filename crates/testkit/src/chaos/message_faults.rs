@@ -13,9 +13,10 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::actions::{PARTITIONS, POISON, Policy};
-use super::amqp::envelope;
+use super::amqp::{EXCHANGE, envelope};
 use super::nemesis::{Fault, Lane, Rig};
 use super::probe;
+use super::stranger::{REPORTS, WORKERS};
 use crate::Api;
 
 /// A fault whose work is the async function `$work`.
@@ -35,7 +36,8 @@ macro_rules! fault {
 pub(crate) const FAULTS: &[Fault] = &[
     fault!(
         "replay",
-        "messages of all kinds, old and new, are sent again in any order",
+        "messages of all kinds, also those between owners and workers, are sent again seconds later, \
+         doubled and in any order",
         "nothing to heal",
         5,
         replay
@@ -82,13 +84,6 @@ pub(crate) const FAULTS: &[Fault] = &[
         4,
         operations
     ),
-    fault!(
-        "queue-deleted",
-        "the queue of the workers is deleted with what is in it",
-        "made again by who needs it",
-        2,
-        queue_deleted
-    ),
 ];
 
 /// That the broker cannot be reached is no failure of the rig: somebody else disturbs it.
@@ -99,8 +94,25 @@ fn unless_away(rig: &Rig, fault: &Fault, outcome: anyhow::Result<()>) -> bool {
     outcome.is_ok()
 }
 
+/// The direct exchanges with the keys under which somebody listens there: the lives of workers, and
+/// executors. None while no API answers.
+async fn direct(rig: &Rig) -> anyhow::Result<Vec<(&'static str, String)>> {
+    let api = Api::new(&rig.shared.api)?;
+    let Ok(answer) = api.get("/api/v1/cluster").await else {
+        return Ok(Vec::new());
+    };
+    let of = |list: &str, exchange| {
+        let found = answer.body[list].as_array().into_iter().flatten();
+        let found = found.filter(|one| one["alive"] != false);
+        let ids = found.filter_map(|one| Some((exchange, one["id"].as_str()?.to_owned())));
+        ids.collect::<Vec<_>>()
+    };
+    Ok([of("workers", WORKERS), of("executors", REPORTS)].concat())
+}
+
 async fn replay(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Result<bool> {
-    let Ok(mut heard) = rig.stranger.overhear(&rig.shared.ledger).await else {
+    let direct = direct(rig).await?;
+    let Ok(mut heard) = rig.stranger.overhear(&rig.shared.ledger, &direct).await else {
         return Ok(false);
     };
     heard.extend_from_within(..heard.len() / 2);
@@ -120,16 +132,26 @@ async fn garbage(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Resul
         ("enforcement.created", "enforcement.created"),
         ("partition.01.commands", "partition.submit"),
         ("partition.02.control", "partition.release"),
-        ("execution.requested.default", "execution.requested"),
         ("execution.completed", "execution.completed"),
         ("queue.stats", "queue.stats"),
-        ("execution.cancel", "execution.cancel"),
+        ("worker.hello", "worker.hello"),
     ];
+    let kinds = kinds.map(|(key, kind)| (EXCHANGE, key.to_owned(), kind));
+    // To one life and one executor of those that there are.
+    let mut direct = direct(rig).await?;
+    direct.shuffle(random);
+    let one = |exchange, kind| {
+        let found = direct.iter().find(|(place, _)| *place == exchange);
+        found.map(|(exchange, key)| (*exchange, key.clone(), kind))
+    };
+    let told = one(WORKERS, "execution.requested");
+    let kinds = kinds.into_iter().chain(told);
+    let kinds = kinds.chain(one(REPORTS, "worker.report"));
     let id = Uuid::now_v7;
     let begun_before = rig.counted(fault.name);
     let may_wait = begun_before < NEWER_AT_MOST;
     let mut messages = Vec::new();
-    for (key, kind) in kinds {
+    for (exchange, key, kind) in kinds {
         let sound = envelope(id(), kind, 1, &json!({"execution_id": 1, "attempt": 1}));
         let deep = "[".repeat(2000);
         let bodies: [Vec<u8>; 8] = [
@@ -144,7 +166,7 @@ async fn garbage(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Resul
         ];
         let bodies = bodies.into_iter().enumerate();
         let bodies = bodies.filter(|(place, _)| may_wait || *place != NEWER);
-        messages.extend(bodies.map(|(_, body)| (key.to_owned(), body)));
+        messages.extend(bodies.map(|(_, body)| (exchange, key.clone(), body)));
     }
     messages.shuffle(random);
     messages.truncate(20);
@@ -154,14 +176,9 @@ async fn garbage(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Resul
 }
 
 async fn illegible(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Result<bool> {
-    let mut queues: Vec<String> = [
-        "enforcements",
-        "completed",
-        "queue-stats",
-        "requested.default",
-    ]
-    .map(|queue| format!("attune.{queue}"))
-    .to_vec();
+    let mut queues: Vec<String> = ["enforcements", "completed", "queue-stats"]
+        .map(|queue| format!("attune.{queue}"))
+        .to_vec();
     for kind in ["commands", "control"] {
         let partition = random.random_range(0..PARTITIONS);
         queues.push(format!("attune.partition.{partition:02}.{kind}"));
@@ -316,12 +333,5 @@ async fn operations(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Re
             let _answer = api.post("/api/v1/operations", body).await;
         }
     }
-    begun.end()
-}
-
-async fn queue_deleted(rig: &Rig, _: &mut StdRng, fault: &Fault) -> anyhow::Result<bool> {
-    let queue = "attune.requested.default";
-    let begun = rig.begin(fault, queue)?;
-    unless_away(rig, fault, rig.stranger.delete(queue).await);
     begun.end()
 }

@@ -1,4 +1,4 @@
-//! Faults by which there is no room: for dispatches, for dead letters, in a message.
+//! Faults by which there is no room: at the workers of a pool, for dead letters, in a message.
 
 use std::time::Duration;
 
@@ -12,23 +12,24 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::actions::{LARGE, LONELY, PARTITIONS};
-use super::amqp::envelope;
+use super::amqp::{EXCHANGE, envelope};
 use super::daemon_faults::running;
 use super::nemesis::{Fault, INSIST, Lane, Rig, pass};
-use super::{fleet, http, probe};
+use super::{http, probe};
 use crate::Api;
 
 /// How many bytes a message of the broker and a body of the API may have, and how near to that
 /// bodies come.
 const LIMIT: usize = 1_048_576;
 const NEAR: [usize; 4] = [1_048_440, 1_048_490, 1_048_540, LIMIT];
-/// How many executions go to the pool that has no worker, and how many of them its queue takes.
-/// They are sent a few at a time, so that they are many messages.
-const DISPATCHES: usize = 900;
+/// How many executions are asked for of the pool that has no worker, a few at a time.
+const WAITING: usize = 900;
 const AT_A_TIME: usize = 10;
-const ROOM: u32 = 5;
 /// How long they are sent: an owner that is stuck answers none of them.
 const ASKING: Duration = Duration::from_secs(15);
+/// How long after the death of its only worker a pool may have executions that hold slots: its lease,
+/// the grace, and a busy machine.
+const HELD: Duration = Duration::from_secs(6 + 2 + 15);
 
 /// A fault whose work is the async function `$work`.
 macro_rules! fault {
@@ -47,8 +48,8 @@ macro_rules! fault {
 pub(crate) const FAULTS: &[Fault] = &[
     fault!(
         "pool-dead",
-        "a pool loses its only worker, its queue takes no more, slots are taken back by force",
-        "its queue takes more and its worker is started after 6 to 11 s",
+        "a pool loses its only worker while much waits for it, and slots are taken back by force",
+        "its worker is started after 6 to 11 s, when nobody holds a slot of the pool any more",
         pool_dead
     ),
     fault!(
@@ -105,7 +106,6 @@ async fn unbound(rig: &Rig, queue: &str) -> anyhow::Result<()> {
 }
 
 async fn pool_dead(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Result<bool> {
-    let queue = format!("attune.requested.{}", fleet::LONELY_POOL);
     let daemon = rig
         .fleet
         .lonely()
@@ -119,15 +119,11 @@ async fn pool_dead(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Res
     let begun = rig.begin(fault, &daemon.name)?;
     process.kill().await?;
     rig.notes.process_exit(process.pid())?;
-    if let Err(error) = bound(rig, &queue, ROOM).await {
-        // Somebody disturbs the broker: the pool is dead all the same.
-        rig.say
-            .line(&format!("{}: no bound: {error:#}", fault.name));
-    }
+    let killed = Instant::now();
     let action = rig.shared.action(LONELY)?;
     let api = Api::new(&rig.shared.api)?;
     let asking = Instant::now();
-    for _ in 0..DISPATCHES / AT_A_TIME {
+    for _ in 0..WAITING / AT_A_TIME {
         if asking.elapsed() > ASKING {
             break;
         }
@@ -142,19 +138,40 @@ async fn pool_dead(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Res
     force_release(rig, &api).await?;
     pass(random, 6_000..11_000).await;
     probe::goes_on(rig, random, fault).await?;
-    unbound(rig, &queue).await?;
+    lets_go(rig, &api, killed).await?;
     *guard = Some(daemon.spawn()?);
     begun.end()
 }
 
-/// Takes the slots of some executions back that nobody can have claimed.
-async fn force_release(rig: &Rig, api: &Api) -> anyhow::Result<()> {
+/// Who holds a slot of the pool that has one worker; `None` when no API says it.
+async fn holders(api: &Api) -> Option<Vec<Value>> {
     let path = format!("/api/v1/actions/{LONELY}/holders?limit=5");
-    let Ok(answer) = api.get(&path).await else {
-        return Ok(());
-    };
-    let holders = answer.body["holders"].as_array().cloned();
-    for holder in holders.unwrap_or_default() {
+    let answer = api.get(&path).await.ok()?;
+    answer.body["holders"].as_array().cloned()
+}
+
+/// What waits for a pool without a worker holds no slot, unless servers were disturbed as well.
+async fn lets_go(rig: &Rig, api: &Api, killed: Instant) -> anyhow::Result<()> {
+    loop {
+        let holders = holders(api).await;
+        if holders.as_ref().is_some_and(Vec::is_empty) {
+            return Ok(());
+        }
+        if killed.elapsed() > HELD {
+            if rig.servers_are_quiet_for(HELD) {
+                let text = format!("I4: slots of a pool without a worker are held: {holders:?}");
+                rig.say.line(&text);
+                rig.fleet.surprises.lock().await.push(text);
+            }
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await; // poll
+    }
+}
+
+/// Takes the slots of some executions back by force, which their dead worker held.
+async fn force_release(rig: &Rig, api: &Api) -> anyhow::Result<()> {
+    for holder in holders(api).await.unwrap_or_default() {
         let id = holder["execution_id"].as_i64().context("no id")?;
         let body = json!({"attempt": holder["attempt"], "reason": "as the rig wants it"});
         let path = format!("/api/v1/executions/{id}/release");
@@ -181,13 +198,13 @@ async fn letters_full(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::
             let submission = json!({"request_id": Uuid::now_v7(), "action_ref": "chaos.unknown"});
             let payload = json!([submission]);
             let body = envelope(Uuid::now_v7(), "enforcement.created", 1, &payload);
-            ("enforcement.created".to_owned(), body)
+            (EXCHANGE, "enforcement.created".to_owned(), body)
         })
         .collect();
     for partition in 0..PARTITIONS {
         for kind in ["commands", "control"] {
             let key = format!("partition.{partition:02}.{kind}");
-            messages.extend((0..10).map(|_| (key.clone(), vec![0xff])));
+            messages.extend((0..10).map(|_| (EXCHANGE, key.clone(), vec![0xff])));
         }
     }
     if let Err(error) = rig.stranger.say(messages).await {

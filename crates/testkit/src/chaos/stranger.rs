@@ -6,7 +6,7 @@ use anyhow::{Context as _, bail};
 use futures_util::StreamExt as _;
 use lapin::options::{
     BasicConsumeOptions, BasicPublishOptions, ConfirmSelectOptions, QueueBindOptions,
-    QueueDeclareOptions, QueueDeleteOptions,
+    QueueDeclareOptions,
 };
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 use lapin::{BasicProperties, Channel, Confirmation, Connection};
@@ -18,19 +18,26 @@ use super::amqp::{EXCHANGE, connect};
 use super::ledger::Ledger;
 use crate::{Spoiler, illegible_properties};
 
+/// Where owners tell lives of workers what to do, and where workers tell executors what came of it.
+pub(crate) const WORKERS: &str = "attune.workers";
+pub(crate) const REPORTS: &str = "attune.reports";
 /// How many overheard messages are kept, and how many more are overheard at a time.
-const KEPT: usize = 400;
-const AT_A_TIME: usize = 100;
+const KEPT: usize = 800;
+const AT_A_TIME: usize = 200;
 /// How long one visit may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A message that was overheard.
 #[derive(Debug, Clone)]
 pub(crate) struct Overheard {
+    exchange: ShortString,
     key: ShortString,
     message_id: Option<ShortString>,
     body: Vec<u8>,
 }
+
+/// What is said to an exchange: under which routing key, and the message.
+type Said = (ShortString, ShortString, BasicProperties, Vec<u8>);
 
 /// The stranger; it connects for each visit.
 #[derive(Debug)]
@@ -48,16 +55,20 @@ impl Stranger {
         }
     }
 
-    /// Listens for a moment; what it has overheard, lately and before, that may be sent again
-    /// without changing what is asked for.
-    pub(crate) async fn overhear(&self, ledger: &Ledger) -> anyhow::Result<Vec<Overheard>> {
-        tokio::time::timeout(PATIENCE, self.listen()).await??;
+    /// Listens for a moment, also to what is said on direct exchanges under these keys; what it has
+    /// overheard, lately and before, that may be sent again without changing what is asked for.
+    pub(crate) async fn overhear(
+        &self,
+        ledger: &Ledger,
+        direct: &[(&'static str, String)],
+    ) -> anyhow::Result<Vec<Overheard>> {
+        tokio::time::timeout(PATIENCE, self.listen(direct)).await??;
         let memory = self.memory.lock().await;
         let harmless = memory.iter().filter(|message| is_harmless(message, ledger));
         Ok(harmless.cloned().collect())
     }
 
-    async fn listen(&self) -> anyhow::Result<()> {
+    async fn listen(&self, direct: &[(&'static str, String)]) -> anyhow::Result<()> {
         let (connection, channel) = self.visit().await?;
         let options = QueueDeclareOptions {
             exclusive: true,
@@ -68,15 +79,20 @@ impl Stranger {
         arguments.insert("x-max-length".into(), AMQPValue::LongInt(1000));
         let queue = channel.queue_declare("".into(), options, arguments).await?;
         let queue = queue.name().clone();
-        channel
-            .queue_bind(
-                queue.clone(),
-                EXCHANGE.into(),
-                "#".into(),
-                QueueBindOptions::default(),
-                FieldTable::default(),
-            )
-            .await?;
+        let direct = direct.iter().map(|(exchange, key)| (*exchange, &**key));
+        for (exchange, key) in [(EXCHANGE, "#")].into_iter().chain(direct) {
+            let options = QueueBindOptions::default();
+            let queue = queue.clone();
+            channel
+                .queue_bind(
+                    queue,
+                    exchange.into(),
+                    key.into(),
+                    options,
+                    FieldTable::default(),
+                )
+                .await?;
+        }
         let options = BasicConsumeOptions {
             no_ack: true,
             ..BasicConsumeOptions::default()
@@ -91,6 +107,7 @@ impl Stranger {
                     break;
                 };
                 heard.push(Overheard {
+                    exchange: message.exchange.clone(),
                     key: message.routing_key.clone(),
                     message_id: message.properties.message_id().clone(),
                     body: message.data,
@@ -114,16 +131,20 @@ impl Stranger {
             if let Some(id) = &message.message_id {
                 properties = properties.with_message_id(id.clone());
             }
-            (message.key.clone(), properties, message.body.clone())
+            let place = (message.exchange.clone(), message.key.clone());
+            (place.0, place.1, properties, message.body.clone())
         });
         self.send(messages.collect()).await
     }
 
-    /// Sends these bodies to these routing keys.
-    pub(crate) async fn say(&self, messages: Vec<(String, Vec<u8>)>) -> anyhow::Result<()> {
+    /// Sends these bodies to these exchanges and routing keys.
+    pub(crate) async fn say(
+        &self,
+        messages: Vec<(&'static str, String, Vec<u8>)>,
+    ) -> anyhow::Result<()> {
         let messages = messages
             .into_iter()
-            .map(|(key, body)| (key.into(), properties(), body));
+            .map(|(exchange, key, body)| (exchange.into(), key.into(), properties(), body));
         self.send(messages.collect()).await
     }
 
@@ -173,17 +194,14 @@ impl Stranger {
         tokio::time::timeout(PATIENCE, saying).await?
     }
 
-    async fn send(
-        &self,
-        messages: Vec<(ShortString, BasicProperties, Vec<u8>)>,
-    ) -> anyhow::Result<()> {
+    async fn send(&self, messages: Vec<Said>) -> anyhow::Result<()> {
         let sending = async {
             let (connection, channel) = self.visit().await?;
-            for (key, properties, body) in messages {
+            for (exchange, key, properties, body) in messages {
                 // That nobody takes it is fine.
                 let options = BasicPublishOptions::default();
                 let confirm = channel
-                    .basic_publish(EXCHANGE.into(), key, options, &body, properties)
+                    .basic_publish(exchange, key, options, &body, properties)
                     .await?;
                 confirm.await?;
             }
@@ -191,19 +209,6 @@ impl Stranger {
             anyhow::Ok(())
         };
         tokio::time::timeout(PATIENCE, sending).await?
-    }
-
-    /// Deletes a queue.
-    pub(crate) async fn delete(&self, queue: &str) -> anyhow::Result<()> {
-        let deleting = async {
-            let (connection, channel) = self.visit().await?;
-            channel
-                .queue_delete(queue.into(), QueueDeleteOptions::default())
-                .await?;
-            leave(&connection).await;
-            anyhow::Ok(())
-        };
-        tokio::time::timeout(PATIENCE, deleting).await?
     }
 
     /// How many messages lie in these queues; one that does not exist holds none.
