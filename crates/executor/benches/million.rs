@@ -6,11 +6,13 @@ use std::time::{Duration, Instant};
 
 use attune_core::{
     Action, ActionId, ActionSpec, Attempt, Epoch, ExecutionId, OrderRule, Outcome, PartitionId,
-    Priority, QueueTotals, RequestId, Seq, Status,
+    Priority, QueueTotals, RequestId, Seq, Status, WorkerId,
 };
+use attune_dispatch::Life;
 use attune_executor::partition::{ClusterBounds, Completion, Event, Partition};
 use attune_executor::policy::{QueueLimits, Share};
 use attune_executor::queue::{ActionQueue, Waiting};
+use attune_executor::roster::SharedRoster;
 use attune_executor::stored::{Sets, StoredExecution};
 use attune_executor::{ExecutionQueueManager, QueueConfig};
 
@@ -106,6 +108,20 @@ fn one_queue(name: &str, mut time: impl FnMut(u32) -> i64) -> ActionQueue {
     queue
 }
 
+/// The life of a worker that has room for everybody.
+const WORKER: WorkerId = WorkerId(uuid::Uuid::from_u128(9));
+
+fn roster() -> SharedRoster {
+    let roster = SharedRoster::default();
+    roster.lock().set([Life {
+        worker: WORKER,
+        pool: ActionSpec::core_pack().remove(0).pool,
+        slots: u32::MAX,
+        draining: false,
+    }]);
+    roster
+}
+
 /// A partition with `actions` actions in which a million wait, until `not_before` if they are delayed.
 fn partition(actions: u32, limit: Option<u32>, not_before: Option<i64>) -> Partition {
     let config = QueueConfig {
@@ -117,7 +133,7 @@ fn partition(actions: u32, limit: Option<u32>, not_before: Option<i64>) -> Parti
         max_message_bytes: 1 << 20,
     };
     let queues = ExecutionQueueManager::new(config);
-    let mut partition = Partition::new(PARTITION, Epoch(1), cluster, queues);
+    let mut partition = Partition::new(PARTITION, Epoch(1), cluster, queues, roster());
     let action = |n: u32| {
         let mut spec = ActionSpec::core_pack().remove(0);
         spec.action_ref = format!("test.a{n}").parse().expect("a ref");
@@ -152,6 +168,7 @@ fn partition(actions: u32, limit: Option<u32>, not_before: Option<i64>) -> Parti
         cancel_requested: false,
         demand: None,
         kept_until: None,
+        worker: None,
     };
     partition.step(0, Event::RecoverRows((0..COUNT).map(row).collect()));
     partition
@@ -190,6 +207,8 @@ fn beside_a_million(actions: u32) {
             attempt: Attempt(9),
             action_id: ActionId(-1),
             outcome,
+            worker: WORKER,
+            ran: None,
         };
         timed(&mut stale, || partition.step(0, Event::Completed(wrong)));
         let cancel = Event::Cancel {

@@ -10,11 +10,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use attune_core::{
-    Action, ActionId, ActionSpec, Epoch, Outcome, PartitionId, RequestId, Submission,
+    Action, ActionId, ActionSpec, Epoch, Outcome, PartitionId, RequestId, Submission, WorkerId,
 };
+use attune_dispatch::Life;
 use attune_executor::partition::{
     ClusterBounds, Completion, Effect, Event, OnReject, Partition, Submit,
 };
+use attune_executor::roster::SharedRoster;
 use attune_executor::stored::Sets;
 use attune_executor::{ExecutionQueueManager, QueueConfig};
 
@@ -46,7 +48,7 @@ fn partition() -> Partition {
         max_message_bytes: 1 << 20,
     };
     let queues = ExecutionQueueManager::new(config);
-    let mut partition = Partition::new(PARTITION, Epoch(1), cluster, queues);
+    let mut partition = Partition::new(PARTITION, Epoch(1), cluster, queues, roster());
     partition.step(
         0,
         Event::Recover {
@@ -56,6 +58,20 @@ fn partition() -> Partition {
         },
     );
     partition
+}
+
+/// The life of a worker that has room for everybody.
+const WORKER: WorkerId = WorkerId(uuid::Uuid::from_u128(9));
+
+fn roster() -> SharedRoster {
+    let roster = SharedRoster::default();
+    roster.lock().set([Life {
+        worker: WORKER,
+        pool: ActionSpec::core_pack().remove(0).pool,
+        slots: u32::MAX,
+        draining: false,
+    }]);
+    roster
 }
 
 fn main() {
@@ -80,6 +96,8 @@ fn main() {
                 attempt,
                 action_id,
                 outcome: Arc::clone(&outcome),
+                worker: WORKER,
+                ran: None,
             })
         } else {
             let body = bodies[submitted % ACTIONS].clone();

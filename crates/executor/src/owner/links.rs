@@ -346,7 +346,7 @@ impl Owner {
         };
         let (epoch, owner) = (place.epoch, self.options.id);
         let stream = self.links.streams.entry((id, worker)).or_default();
-        let needs_sync = stream.needs_sync() || std::mem::take(&mut part.wants_sync);
+        let needs_sync = std::mem::take(&mut part.wants_sync) || stream.needs_sync();
         let sync = match &place.stage {
             Stage::Serving(partition) if needs_sync => {
                 // What was not sent yet comes behind it.
@@ -455,6 +455,9 @@ impl Owner {
         refusal: &Refusal,
     ) {
         self.has_lost(partition, worker);
+        if let Some(link) = self.links.links.get_mut(&worker) {
+            link.retry_at = now + link.backoff.next_delay(&mut self.chance);
+        }
         if self.partition(partition).is_none() {
             return;
         }
@@ -468,15 +471,14 @@ impl Owner {
             return;
         }
         let why = match refusal {
+            // A queue that the life has left may be full beside the one that it reads, which has taken it.
+            Refusal::Full => return,
             // Nobody received it, and it is in no queue: what it granted never left.
-            Refusal::Unroutable | Refusal::Full => {
+            Refusal::Unroutable => {
                 if let Some(link) = self.links.links.get_mut(&worker) {
-                    link.is_cut_off = *refusal == Refusal::Unroutable;
-                    link.retry_at = now + link.backoff.next_delay(&mut self.chance);
+                    link.is_cut_off = true;
                 }
-                if *refusal == Refusal::Unroutable {
-                    self.roster.lock().note_reach(worker, false);
-                }
+                self.roster.lock().note_reach(worker, false);
                 return self.bounced(partition, worker, grants.to_vec());
             }
             Refusal::TooLarge { bytes, max } => {

@@ -47,10 +47,6 @@ impl World {
         self.now += millis;
         self.round(vec![]);
     }
-
-    fn attempt(&self, id: ExecutionId) -> i32 {
-        self.stored.active[&id].1.0
-    }
 }
 
 #[test]

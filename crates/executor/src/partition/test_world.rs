@@ -346,6 +346,10 @@ impl World {
             .collect()
     }
 
+    pub(super) fn attempt(&self, id: ExecutionId) -> i32 {
+        self.stored.active[&id].1.0
+    }
+
     /// Everything that is stored as waiting or holding a slot.
     pub(super) fn rows(&self) -> Vec<StoredExecution> {
         let active = self.stored.active.iter();

@@ -27,10 +27,6 @@ fn started(worker: WorkerId, id: ExecutionId, attempt: i32, since: Millis) -> Ev
 }
 
 impl World {
-    fn attempt(&self, id: ExecutionId) -> i32 {
-        self.stored.active[&id].1.0
-    }
-
     fn settled(&mut self) -> Vec<(WorkerId, Key)> {
         std::mem::take(&mut self.stored.settled)
     }
@@ -371,7 +367,7 @@ fn who_stands_in_line_alone_has_all_the_room_and_two_share_it() {
     };
     line.roster.lock().set([draining]);
     line.serve();
-    assert_eq!(line.granted, []);
+    assert!(line.granted.is_empty());
     line.roster.lock().set([life(WORKER, 9)]);
     let pool = Arc::from(action(None).spec.pool);
     line.step(1, Event::Room { pool });
