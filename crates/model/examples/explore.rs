@@ -1,7 +1,7 @@
 //! Checks the protocol within larger bounds than the tests do, and prints how many states there
 //! were: `cargo run -p attune-model --example explore`. Takes minutes and a few gigabytes.
 
-use attune_model::{Bounds, Protocol, Variant, check_all};
+use attune_model::ownership::{Bounds, Protocol, Variant, check_all};
 
 fn main() {
     let base = Bounds {

@@ -1,0 +1,5 @@
+//! The protocols hold; each variant that leaves something out does not.
+
+#![cfg(test)]
+
+mod ownership;
