@@ -1,9 +1,42 @@
-//! Checks the protocol within larger bounds than the tests do, and prints how many states there
-//! were: `cargo run -p attune-model --example explore`. Takes minutes and a few gigabytes.
+//! Checks the models within larger bounds than the tests do, and prints how many states there were.
+//! Takes minutes and a few gigabytes.
+//!
+//! ```text
+//! cargo run -p attune-model --example explore              both models
+//! cargo run -p attune-model --example explore dispatch     one of them; the other is `ownership`
+//! ```
 
-use attune_model::ownership::{Bounds, Protocol, Variant, check_all};
+use std::process::ExitCode;
 
-fn main() {
+use attune_model::{dispatch, ownership};
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    if let Some(word) = words
+        .iter()
+        .find(|word| !["dispatch", "ownership"].contains(&word.as_str()))
+    {
+        eprintln!("explore: there is no model {word:?}; there are dispatch and ownership");
+        return ExitCode::from(2);
+    }
+    let wanted = |name: &str| words.is_empty() || words.iter().any(|word| word == name);
+    let mut hold = true;
+    if wanted("ownership") {
+        hold &= explore_ownership();
+    }
+    if wanted("dispatch") {
+        hold &= explore_dispatch();
+    }
+    if hold {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+fn explore_ownership() -> bool {
+    use ownership::{Bounds, Protocol, Variant, check_all};
+
     let base = Bounds {
         executions: 3,
         limit: 1,
@@ -13,32 +46,18 @@ fn main() {
         lost_workers: 1,
         max_attempts: 2,
     };
+    let two = Bounds { epochs: 2, ..base };
     let cases = [
         (Variant::Full, base),
+        (Variant::Full, Bounds { limit: 2, ..two }),
         (
             Variant::Full,
             Bounds {
-                epochs: 2,
-                limit: 2,
-                ..base
-            },
-        ),
-        (
-            Variant::Full,
-            Bounds {
-                epochs: 2,
                 lost_workers: 2,
-                ..base
+                ..two
             },
         ),
-        (
-            Variant::Full,
-            Bounds {
-                epochs: 2,
-                unknowns: 2,
-                ..base
-            },
-        ),
+        (Variant::Full, Bounds { unknowns: 2, ..two }),
         (
             Variant::Full,
             Bounds {
@@ -57,9 +76,11 @@ fn main() {
             },
         ),
     ];
+    let mut all_hold = true;
     for (variant, bounds) in cases {
         let report = check_all(Protocol { variant, bounds });
         let holds = report.broken.is_empty() && report.never_seen.is_empty();
+        all_hold &= holds;
         println!(
             "{variant:?} {bounds:?}: {} states, {} steps, {:.1} s, {}",
             report.states,
@@ -71,4 +92,90 @@ fn main() {
             println!("  {name}: {steps:?}");
         }
     }
+    all_hold
+}
+
+/// More is a matter of memory: a million states take about a gigabyte.
+const MOST_STATES: usize = 4_000_000;
+
+fn explore_dispatch() -> bool {
+    use dispatch::{Bounds, Faults, Protocol, Variant, check};
+
+    let base = Bounds {
+        executions: 2,
+        limit: 1,
+        ahead: 0,
+        faults: Faults::NONE,
+    };
+    let three = Bounds {
+        executions: 3,
+        ..base
+    };
+    let none = Faults::NONE;
+    let takeover = Faults {
+        takeovers: 1,
+        ..none
+    };
+    let cases = [
+        (
+            base,
+            Faults {
+                deaths: 1,
+                losses: 1,
+                doublings: 1,
+                returns: 1,
+                ..takeover
+            },
+        ),
+        (
+            Bounds { ahead: 2, ..three },
+            Faults {
+                losses: 1,
+                returns: 1,
+                ..none
+            },
+        ),
+        (
+            Bounds { ahead: 1, ..three },
+            Faults {
+                returns: 1,
+                ..takeover
+            },
+        ),
+        (
+            Bounds {
+                limit: 2,
+                ahead: 1,
+                ..three
+            },
+            Faults {
+                deaths: 1,
+                ..takeover
+            },
+        ),
+    ];
+    let mut all_hold = true;
+    for (bounds, faults) in cases {
+        let bounds = Bounds { faults, ..bounds };
+        let variant = Variant::Full;
+        let verdict = check(Protocol { variant, bounds }, MOST_STATES);
+        all_hold &= verdict.holds();
+        println!(
+            "{bounds:?}: {} states, {:.1} s, {}",
+            verdict.states,
+            verdict.elapsed.as_secs_f64(),
+            if verdict.holds() {
+                "holds".to_owned()
+            } else {
+                format!(
+                    "DOES NOT HOLD: {:?}, {} stuck, whole: {}",
+                    verdict.breach, verdict.stuck, verdict.whole
+                )
+            },
+        );
+        for step in verdict.way {
+            println!("  {step:?}");
+        }
+    }
+    all_hold
 }

@@ -6,5 +6,7 @@
 //! no code with what it is a model of: it judges the protocol, not the program.
 //!
 //! - [`ownership`]: who owns a partition, and what its commits may do to the store.
+//! - [`dispatch`]: how a grant reaches the worker that it names, and how its end comes back.
 
+pub mod dispatch;
 pub mod ownership;
