@@ -95,16 +95,17 @@ fn explore_ownership() -> bool {
     all_hold
 }
 
-/// More is a matter of memory: a million states take about a gigabyte.
+/// More is a matter of time and memory: a million states take some 300 MB.
 const MOST_STATES: usize = 4_000_000;
 
 fn explore_dispatch() -> bool {
-    use dispatch::{Bounds, Faults, Protocol, Variant, check};
+    use dispatch::{Bounds, Faults, Knowledge, Protocol, Variant, check};
 
     let base = Bounds {
         executions: 2,
         limit: 1,
         ahead: 0,
+        knowledge: Knowledge::Asked,
         faults: Faults::NONE,
     };
     let three = Bounds {
@@ -154,9 +155,30 @@ fn explore_dispatch() -> bool {
             },
         ),
     ];
+    let asked = cases.map(|(bounds, faults)| Bounds { faults, ..bounds });
+    let reported = [
+        asked[0],
+        Bounds {
+            ahead: 1,
+            faults: Faults {
+                losses: 1,
+                ..takeover
+            },
+            ..base
+        },
+        Bounds {
+            limit: 2,
+            ahead: 1,
+            faults: takeover,
+            ..three
+        },
+    ];
+    let reported = reported.map(|bounds| Bounds {
+        knowledge: Knowledge::Reported,
+        ..bounds
+    });
     let mut all_hold = true;
-    for (bounds, faults) in cases {
-        let bounds = Bounds { faults, ..bounds };
+    for bounds in asked.into_iter().chain(reported) {
         let variant = Variant::Full;
         let verdict = check(Protocol { variant, bounds }, MOST_STATES);
         all_hold &= verdict.holds();

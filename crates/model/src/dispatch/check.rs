@@ -34,7 +34,7 @@ impl Verdict {
 }
 
 /// Visits every state that the protocol can reach, the nearest first, until a promise is broken or
-/// there are `most` of them. Each takes about a kilobyte while its neighbours are looked for.
+/// there are `most` of them. A million take some 300 MB.
 pub fn check(protocol: Protocol, most: usize) -> Verdict {
     let began = Instant::now();
     let mut search = Search::new(protocol);

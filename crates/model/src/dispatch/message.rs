@@ -39,6 +39,20 @@ pub struct Report {
     pub keys: Vec<Key>,
     /// They have ended; else they never began here and never will.
     pub ended: bool,
+    /// What the worker had seen of the current owner when it said so; ends do not tell.
+    pub seen: Seen,
+}
+
+/// How much a worker had seen of its stream: not the number itself, but what an owner that hears it
+/// now, or later, can conclude.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Seen {
+    /// Less than any owner asks for.
+    Less,
+    /// More has come since, but it is enough for the mark that is set.
+    Enough,
+    /// All that the worker has taken until now.
+    All,
 }
 
 impl fmt::Debug for Section {
@@ -57,8 +71,13 @@ impl fmt::Debug for Section {
 
 impl fmt::Debug for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { life, keys, ended } = self;
+        let Self {
+            life,
+            keys,
+            ended,
+            seen,
+        } = self;
         let what = if *ended { "ended" } else { "returned" };
-        write!(f, "({what} at {life}: {keys:?})")
+        write!(f, "({what} at {life}: {keys:?}, seen: {seen:?})")
     }
 }

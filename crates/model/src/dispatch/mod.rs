@@ -12,7 +12,7 @@
 //! What is not in it: time (whatever may end, may end at any moment); commits whose outcome is
 //! unknown ([`ownership`](crate::ownership) has them: they find another epoch); several actions and
 //! partitions, whose sections are independent; cancels, which end as the recall of one does; changes
-//! of the limit. What a worker has seen is asked of its table and not of its reports.
+//! of the limit.
 //!
 //! *Safety* is in [`Breach`]: none may be reached. *Progress*: from every state, without a further
 //! fault, all executions end and every worker that lives forgets them all, so its memory is bounded.
@@ -32,7 +32,7 @@ mod variant;
 mod worker;
 
 pub use check::{Verdict, check};
-pub use message::{Content, Report, Section};
+pub use message::{Content, Report, Section, Seen};
 pub use state::{Breach, Key, Life};
 pub use step::{Fault, Faults, Step};
 pub use variant::Variant;
@@ -46,8 +46,19 @@ pub struct Bounds {
     pub limit: usize,
     /// How many more may be granted to the worker that has all that are granted.
     pub ahead: usize,
+    /// How an owner learns that a worker has seen what it was sent.
+    pub knowledge: Knowledge,
     /// What may go wrong.
     pub faults: Faults,
+}
+
+/// How an owner learns that a worker has seen what it was sent (O3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Knowledge {
+    /// It looks into the table of the worker: fewer states, so more of everything else.
+    Asked,
+    /// By reports, which are late, lost and heard again like all others.
+    Reported,
 }
 
 /// The model: a variant within bounds.

@@ -1,9 +1,9 @@
 //! What may happen next.
 
-use super::message::{Content, Report, Section};
-use super::state::{Entry, Lease, Life, Phase, State, granted};
+use super::message::{Content, Report, Section, Seen};
+use super::state::{Entry, Key, Lease, Life, Phase, State, granted};
 use super::step::Step;
-use super::{Protocol, Variant};
+use super::{Knowledge, Protocol, Variant};
 
 impl Protocol {
     /// All that may happen next; what [`after`](Self::after) refuses changes nothing.
@@ -88,15 +88,13 @@ impl Protocol {
                     }
                 }
                 Phase::Running if live => steps.push(Step::End(life, key)),
-                // W6: again and again until settled; once it is on its way it may be heard again.
+                // W6: until it is settled; what is on its way may be heard again and again anyway.
                 Phase::Ended | Phase::Returned if live => {
-                    let ended = phase == Phase::Ended;
-                    let keys = if ended || self.is(Variant::ReturnsOneByOne) {
-                        vec![key]
+                    let report = if phase == Phase::Ended {
+                        Self::report_of_end(life, key)
                     } else {
-                        worker.in_phase(Phase::Returned).collect()
+                        self.report_of_returns(state, life, key)
                     };
-                    let report = Report { life, keys, ended };
                     let once = self.is(Variant::ReportsOnce) && worker.reported.contains(&key);
                     if !once && !state.reports.contains(&report) {
                         steps.push(Step::Tell(key, report));
@@ -105,10 +103,62 @@ impl Protocol {
                 Phase::Running | Phase::Ended | Phase::Returned => {}
             }
         }
+        let nothing_returned = worker.in_phase(Phase::Returned).next().is_none();
+        if live && (nothing_returned || self.is(Variant::TellsSeenAlone)) {
+            self.tell_seen(state, life, steps);
+        }
         match worker.lease {
             Lease::Live => steps.extend([Step::GiveBack(life), Step::EndLife(life)]),
             Lease::Over => steps.push(Step::SeeOver(life)),
             Lease::Lost => {}
+        }
+    }
+
+    fn report_of_end(life: Life, key: Key) -> Report {
+        Report {
+            life,
+            keys: vec![key],
+            ended: true,
+            // It goes by the completion listener, which does not know.
+            seen: Seen::Less,
+        }
+    }
+
+    /// W6: with everything that is returned, this one among it.
+    fn report_of_returns(&self, state: &State, life: Life, key: Key) -> Report {
+        let keys = if self.is(Variant::ReturnsOneByOne) {
+            vec![key]
+        } else {
+            state.workers[life].in_phase(Phase::Returned).collect()
+        };
+        Report {
+            life,
+            keys,
+            ended: false,
+            seen: self.seen(state, life),
+        }
+    }
+
+    /// What a report that is made now says of the current owner's stream.
+    fn seen(&self, state: &State, life: Life) -> Seen {
+        let follows = state.workers[life].epoch == state.owners[state.current()].epoch;
+        if follows && self.bounds.knowledge == Knowledge::Reported {
+            Seen::All
+        } else {
+            Seen::Less
+        }
+    }
+
+    /// With nothing that came back a report says only what was seen.
+    fn tell_seen(&self, state: &State, life: Life, steps: &mut Vec<Step>) {
+        let report = Report {
+            life,
+            keys: Vec::new(),
+            ended: false,
+            seen: self.seen(state, life),
+        };
+        if report.seen == Seen::All && !state.reports.contains(&report) {
+            steps.push(Step::TellSeen(report));
         }
     }
 }

@@ -1,8 +1,8 @@
 //! What an owner commits and says (O1 to O6).
 
-use super::message::{Content, Report};
+use super::message::{Content, Report, Seen};
 use super::state::{Key, LAST_ATTEMPT, Lease, Life, Row, State, granted};
-use super::{Protocol, Variant};
+use super::{Knowledge, Protocol, Variant};
 
 impl State {
     /// O1: the sections of a stream are numbered in the order of their commits.
@@ -94,7 +94,7 @@ impl Protocol {
             .filter(|&life| {
                 state.owners[owner].streams[life].open
                     && state.workers[life].lease != Lease::Lost
-                    && (!state.closing[life] || self.is(Variant::GrantsUnseen))
+                    && (state.closing[life].is_none() || self.is(Variant::GrantsUnseen))
                     && (plain || (ahead && has_all(life)))
             })
             .map(|life| (key, life))
@@ -125,6 +125,9 @@ impl Protocol {
                 settled.push(key);
             }
         }
+        if current {
+            self.lift_mark(state, report);
+        }
         let said = settled
             .iter()
             .all(|key| state.is_being_settled(owner, life, *key));
@@ -147,6 +150,33 @@ impl Protocol {
             key.attempt
         };
         state.write(owner, key.execution, Row::Queued(attempt));
-        state.closing[report.life] = true;
+        self.mark(state, report.life);
+    }
+
+    /// O3: something came back from this worker. The mark is set once: until it is lifted nothing
+    /// is granted that the worker would have to see.
+    pub(super) fn mark(&self, state: &mut State, life: Life) {
+        let stream = state.owners[state.current()].streams[life];
+        let needed = match self.bounds.knowledge {
+            Knowledge::Asked => 0,
+            // What earlier owners have granted is in the first sync.
+            Knowledge::Reported if !stream.open => 1,
+            Knowledge::Reported => stream.next,
+        };
+        state.closing[life].get_or_insert(needed);
+    }
+
+    /// O3: lifts the mark if this report shows that all before it was seen. It names all that is
+    /// returned, so what came back is heard with it.
+    fn lift_mark(&self, state: &mut State, report: &Report) {
+        let mark = &mut state.closing[report.life];
+        let enough = match report.seen {
+            Seen::Less => false,
+            Seen::Enough => mark.is_some(),
+            Seen::All => *mark == Some(0),
+        };
+        if enough && self.bounds.knowledge == Knowledge::Reported {
+            *mark = None;
+        }
     }
 }

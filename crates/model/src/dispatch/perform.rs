@@ -1,6 +1,6 @@
 //! What a step does.
 
-use super::message::{Content, Report, Section};
+use super::message::{Content, Report, Section, Seen};
 use super::state::{Breach, Key, LIVES, Lease, Life, Owner, Phase, Row, State, Stream};
 use super::step::Step;
 use super::{Protocol, Variant};
@@ -47,10 +47,11 @@ impl Protocol {
             Step::Hear(owner, report) => self.hear(state, *owner, report),
             Step::TakeOver => take_over(state),
             Step::LoseSection(section) => state.sections.retain(|other| other != section),
-            Step::Bounce(section) => bounce(state, section),
+            Step::Bounce(section) => self.bounce(state, section),
             Step::Start(life, key) => self.start(state, *life, *key),
             Step::End(life, key) => state.workers[*life].set_phase(*key, Phase::Ended),
             Step::Tell(key, report) => self.tell(state, *key, report),
+            Step::TellSeen(report) => state.reports.push(report.clone()),
             Step::LoseReport(report) => state.reports.retain(|other| other != report),
             Step::GiveBack(life) => {
                 state.workers[*life].give_back(self.variant);
@@ -97,6 +98,19 @@ impl Protocol {
             worker.entries.clear();
         }
     }
+
+    /// O6: what the broker returns is in no queue, so the owner knows at once that it never arrived.
+    fn bounce(&self, state: &mut State, section: &Section) {
+        state.sections.retain(|other| other != section);
+        let Content::Grant(key) = section.content else {
+            return;
+        };
+        if state.holds(key, section.life) {
+            state.note_given_back(key);
+            state.rows[key.execution] = Row::Queued(key.attempt);
+            self.mark(state, section.life);
+        }
+    }
 }
 
 /// The next owner begins with what the store says and with no stream.
@@ -112,18 +126,8 @@ fn take_over(state: &mut State) {
             open: false,
         }; LIVES],
     });
-    state.closing = [false; LIVES];
-}
-
-/// O6: what the broker returns is in no queue, so the owner knows at once that it never arrived.
-fn bounce(state: &mut State, section: &Section) {
-    state.sections.retain(|other| other != section);
-    let Content::Grant(key) = section.content else {
-        return;
-    };
-    if state.holds(key, section.life) {
-        state.note_given_back(key);
-        state.rows[key.execution] = Row::Queued(key.attempt);
-        state.closing[section.life] = true;
+    state.closing = [None; LIVES];
+    for report in &mut state.reports {
+        report.seen = Seen::Less;
     }
 }

@@ -1,7 +1,8 @@
 //! The canonical form of a state: what nobody can see any more is not told apart.
 
+use super::message::Seen;
 use super::state::{Entry, Lease, Phase, Row, State, granted};
-use super::{Protocol, Variant};
+use super::{Knowledge, Protocol, Variant};
 
 impl Protocol {
     /// Takes out of a state what makes no difference to anything that may follow.
@@ -13,7 +14,10 @@ impl Protocol {
             self.drop_late_sections(state);
             count_from_next(state);
         }
-        lift_marks(state);
+        match self.bounds.knowledge {
+            Knowledge::Asked => lift_marks(state),
+            Knowledge::Reported => forget_what_was_seen(state),
+        }
         if !self.is(Variant::SameAttempt) && !self.is(Variant::NoFence) {
             drop_useless_reports(state);
         }
@@ -69,6 +73,7 @@ fn forget_streams_of_the_dead(state: &mut State) {
 
 /// Numbers matter only as distances from the one that the worker takes next.
 fn count_from_next(state: &mut State) {
+    let current = state.owners[state.current()].epoch;
     for (life, worker) in state.workers.iter_mut().enumerate() {
         let (epoch, next) = (worker.epoch, worker.next);
         for section in &mut state.sections {
@@ -80,6 +85,11 @@ fn count_from_next(state: &mut State) {
             if owner.epoch == epoch {
                 owner.streams[life].next -= next;
             }
+        }
+        if epoch == current
+            && let Some(needed) = &mut state.closing[life]
+        {
+            *needed = needed.saturating_sub(next);
         }
         worker.next = 0;
     }
@@ -94,11 +104,33 @@ fn lift_marks(state: &mut State) {
         ..
     } = state;
     for (life, (worker, mark)) in workers.iter().zip(closing).enumerate() {
-        *mark &= granted(rows).any(|(key, holder)| {
+        let unseen = granted(rows).any(|(key, holder)| {
             let returned = Phase::Returned;
             let seen = |entry: &Entry| entry.key == key && entry.phase != returned;
             holder == life && !worker.entries.iter().any(seen)
         });
+        if !unseen {
+            *mark = None;
+        }
+    }
+}
+
+/// What reports say of marks that are lifted, or of lives to which nothing is granted any more.
+fn forget_what_was_seen(state: &mut State) {
+    for (life, worker) in state.workers.iter().enumerate() {
+        let lost = worker.lease == Lease::Lost;
+        let mark = &mut state.closing[life];
+        if lost {
+            *mark = None;
+        } else if worker.lease == Lease::Over {
+            // It takes nothing any more.
+            *mark = mark.map(|needed| needed.min(1));
+        }
+        for report in &mut state.reports {
+            if report.life == life && (lost || (report.seen == Seen::Enough && mark.is_none())) {
+                report.seen = Seen::Less;
+            }
+        }
     }
 }
 
@@ -111,9 +143,10 @@ fn drop_useless_reports(state: &mut State) {
         ..
     } = state;
     reports.retain(|report| {
-        report.keys.iter().any(|key| {
-            rows[key.execution] == Row::Granted(key.attempt, report.life)
-                || workers[report.life].knows(*key)
-        })
+        report.seen != Seen::Less
+            || report.keys.iter().any(|key| {
+                rows[key.execution] == Row::Granted(key.attempt, report.life)
+                    || workers[report.life].knows(*key)
+            })
     });
 }

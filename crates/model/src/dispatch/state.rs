@@ -149,8 +149,9 @@ pub(super) struct State {
     /// On their way to the owners.
     pub(super) reports: Vec<Report>,
     pub(super) started: Started,
-    /// The owner's marks of O3: something came back, and the worker has not yet seen all before it.
-    pub(super) closing: [bool; LIVES],
+    /// The owner's marks of O3: something came back, and the worker has not yet shown that it has
+    /// seen all before it. How many sections it must still take for that.
+    pub(super) closing: [Option<u8>; LIVES],
     /// What may still go wrong.
     pub(super) left: Faults,
     pub(super) breach: Option<Breach>,
@@ -181,7 +182,7 @@ impl State {
             sections: Vec::new(),
             reports: Vec::new(),
             started: Started::default(),
-            closing: [false; LIVES],
+            closing: [None; LIVES],
             left: bounds.faults,
             breach: None,
         }

@@ -34,6 +34,8 @@ pub enum Step {
     End(Life, Key),
     /// A worker reports what became of this attempt.
     Tell(Key, Report),
+    /// A worker of which nothing came back tells only what it has seen.
+    TellSeen(Report),
     /// A report is lost.
     LoseReport(Report),
     /// A worker gives back what waits there.

@@ -29,6 +29,9 @@ pub enum Variant {
     ReportsOnce,
     /// W6: a report names one return, not all that are not settled.
     ReturnsOneByOne,
+    /// W6: a report says what was seen and does not name all that is returned. Only where reports
+    /// tell it, [`Knowledge::Reported`](super::Knowledge).
+    TellsSeenAlone,
     /// O1: an owner settles before its commit, which may be refused.
     SettlesFirst,
     /// O1: commits do not check the epoch.

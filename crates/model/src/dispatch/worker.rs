@@ -1,6 +1,6 @@
 //! What a worker does with a section: its table of entries (W1 to W3, W5).
 
-use super::message::{Content, Report, Section};
+use super::message::{Content, Report, Section, Seen};
 use super::state::{Breach, Entry, Key, Life, Phase, State, Worker};
 use super::{Protocol, Variant};
 
@@ -88,8 +88,13 @@ impl Protocol {
     /// A worker takes a section; false if it must leave it.
     pub(super) fn take(&self, state: &mut State, section: &Section) -> bool {
         let life = section.life;
-        if !state.workers[life].follow(section, self.variant) {
+        let worker = &mut state.workers[life];
+        let before = (worker.epoch, worker.next);
+        if !worker.follow(section, self.variant) {
             return false;
+        }
+        if (worker.epoch, worker.next) != before {
+            state.outdate_reports(life);
         }
         match &section.content {
             Content::Grant(key) => state.workers[life].add_grant(*key, self.variant),
@@ -114,10 +119,23 @@ impl Protocol {
                 life,
                 keys: vec![key],
                 ended: false,
+                seen: Seen::Less,
             }));
         worker
             .entries
             .retain(|entry| entry.phase != Phase::Returned);
+    }
+}
+
+impl State {
+    /// The worker has seen more than its reports say that are on their way.
+    fn outdate_reports(&mut self, life: Life) {
+        let enough = self.closing[life] == Some(0);
+        for report in &mut self.reports {
+            if report.life == life && report.seen == Seen::All {
+                report.seen = if enough { Seen::Enough } else { Seen::Less };
+            }
+        }
     }
 }
 

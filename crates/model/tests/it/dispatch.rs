@@ -1,13 +1,16 @@
 //! The protocol holds within these bounds, and without any of its rules it does not. The figures
 //! are asserted so that a change of the model is seen: whoever means it writes the new ones down.
 
-use attune_model::dispatch::{Bounds, Breach, Faults, Protocol, Variant, Verdict, check};
+use attune_model::dispatch::{
+    Bounds, Breach, Faults, Knowledge, Protocol, Variant, Verdict, check,
+};
 
 /// One slot and two executions, without a lane.
 const PLAIN: Bounds = Bounds {
     executions: 2,
     limit: 1,
     ahead: 0,
+    knowledge: Knowledge::Asked,
     faults: Faults::NONE,
 };
 
@@ -30,7 +33,7 @@ const LANE_OF_3_AT_LIMIT_2: Bounds = Bounds {
     ..LANE_OF_2
 };
 
-/// A kilobyte each: less than a gigabyte.
+/// Some 300 bytes each: less than half a gigabyte.
 const MOST_STATES: usize = 800_000;
 
 fn run(variant: Variant, bounds: Bounds, faults: Faults) -> Verdict {
@@ -38,6 +41,14 @@ fn run(variant: Variant, bounds: Bounds, faults: Faults) -> Verdict {
     let verdict = check(Protocol { variant, bounds }, MOST_STATES);
     println!("{variant:?}, {bounds:?}: {verdict:#?}");
     verdict
+}
+
+/// Owners learn by reports what was seen.
+fn reported(bounds: Bounds) -> Bounds {
+    Bounds {
+        knowledge: Knowledge::Reported,
+        ..bounds
+    }
 }
 
 /// Whole and safe, everything can finish, and so many different states.
@@ -143,6 +154,28 @@ fn a_takeover_and_a_death_are_harmless_with_a_limit_of_two() {
 }
 
 #[test]
+fn reports_of_what_was_seen_are_enough() {
+    holds(reported(Bounds { ahead: 1, ..PLAIN }), LOSS, 3_716);
+    holds(reported(LANE_OF_2), TAKEOVER, 42_523);
+    let returns = 2;
+    holds(reported(LANE_OF_2), Faults { returns, ..NONE }, 64_761);
+    holds(reported(LANE_OF_3), LOSS, 55_186);
+    holds(reported(LANE_OF_3), DEATH, 7_618);
+    holds(reported(LANE_OF_3_AT_LIMIT_2), DEATH, 19_004);
+    holds(reported(LANE_OF_3_AT_LIMIT_2), RETURN, 75_935);
+}
+
+#[test]
+fn reports_of_what_was_seen_are_enough_under_three_faults() {
+    let faults = Faults {
+        losses: 1,
+        returns: 1,
+        ..DEATH
+    };
+    holds(reported(Bounds { ahead: 1, ..PLAIN }), faults, 156_970);
+}
+
+#[test]
 fn w1_sections_are_taken_by_number() {
     let faults = Faults {
         doublings: 1,
@@ -230,6 +263,14 @@ fn w6_returns_are_reported_as_a_whole() {
     sticks(Variant::ReturnsOneByOne, bounds, faults, 3_199);
 }
 
+/// Found by this model: a report that shows that all was seen lifts the mark of O3, and if it does
+/// not say what came back, the next grant comes back as well.
+#[test]
+fn w6_what_was_seen_is_told_with_all_that_is_returned() {
+    let bounds = Bounds { ahead: 1, ..PLAIN };
+    sticks(Variant::TellsSeenAlone, reported(bounds), LOSS, 614);
+}
+
 #[test]
 fn o1_an_owner_settles_after_its_commit() {
     let variant = Variant::SettlesFirst;
@@ -261,6 +302,7 @@ fn o3_a_lane_is_with_the_worker_that_has_all_slots() {
 fn o3_nothing_is_granted_again_before_the_worker_has_seen_what_was_sent() {
     let bounds = Bounds { ahead: 1, ..PLAIN };
     sticks(Variant::GrantsUnseen, bounds, LOSS, 283);
+    sticks(Variant::GrantsUnseen, reported(bounds), LOSS, 589);
 }
 
 #[test]
