@@ -144,6 +144,13 @@ fn explore_dispatch() -> bool {
             },
         ),
         (
+            Bounds { ahead: 1, ..base },
+            Faults {
+                takeovers: 2,
+                ..none
+            },
+        ),
+        (
             Bounds {
                 limit: 2,
                 ahead: 1,

@@ -18,7 +18,10 @@ impl Protocol {
             Knowledge::Asked => lift_marks(state),
             Knowledge::Reported => forget_what_was_seen(state),
         }
-        if !self.is(Variant::SameAttempt) && !self.is(Variant::NoFence) {
+        let old_reports_count = self.is(Variant::SameAttempt)
+            || self.is(Variant::NoFence)
+            || self.is(Variant::TakesAnyReport);
+        if !old_reports_count {
             drop_useless_reports(state);
         }
         self.drop_silent_owners(state);

@@ -42,6 +42,8 @@ pub enum Variant {
     SpreadsLane,
     /// O3: a worker is granted something anew before it has seen what was sent before the return.
     GrantsUnseen,
+    /// O4: an owner takes an end or a return whoever holds the slot now.
+    TakesAnyReport,
     /// O5: an owner sends no sync after a loss.
     NoRepair,
     /// O6: an owner takes back what a worker holds whose life is not known to be over.

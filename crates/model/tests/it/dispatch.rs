@@ -39,7 +39,13 @@ const MOST_STATES: usize = 800_000;
 fn run(variant: Variant, bounds: Bounds, faults: Faults) -> Verdict {
     let bounds = Bounds { faults, ..bounds };
     let verdict = check(Protocol { variant, bounds }, MOST_STATES);
-    println!("{variant:?}, {bounds:?}: {verdict:#?}");
+    println!(
+        "{variant:?}, {bounds:?}: {} states, {:?}, {} stuck, {:?}",
+        verdict.states, verdict.breach, verdict.stuck, verdict.elapsed
+    );
+    for step in &verdict.way {
+        println!("    {step:?}");
+    }
     verdict
 }
 
@@ -303,6 +309,12 @@ fn o3_nothing_is_granted_again_before_the_worker_has_seen_what_was_sent() {
     let bounds = Bounds { ahead: 1, ..PLAIN };
     sticks(Variant::GrantsUnseen, bounds, LOSS, 283);
     sticks(Variant::GrantsUnseen, reported(bounds), LOSS, 589);
+}
+
+#[test]
+fn o4_a_report_counts_for_the_attempt_that_it_names() {
+    let variant = Variant::TakesAnyReport;
+    breaks(variant, PLAIN, RETURN, Breach::StartedTwice, 13);
 }
 
 #[test]
