@@ -96,7 +96,7 @@ fn explore_ownership() -> bool {
 }
 
 /// More is a matter of time and memory: a million states take some 300 MB.
-const MOST_STATES: usize = 4_000_000;
+const MOST_STATES: usize = 6_000_000;
 
 fn explore_dispatch() -> bool {
     use dispatch::{Bounds, Faults, Knowledge, Protocol, Variant, check};
@@ -148,6 +148,22 @@ fn explore_dispatch() -> bool {
             Faults {
                 takeovers: 2,
                 ..none
+            },
+        ),
+        (
+            base,
+            Faults {
+                takeovers: 2,
+                losses: 1,
+                ..none
+            },
+        ),
+        (
+            Bounds { ahead: 1, ..base },
+            Faults {
+                losses: 1,
+                returns: 1,
+                ..takeover
             },
         ),
         (
