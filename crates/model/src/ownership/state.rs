@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 /// One request, and the execution it becomes; requests are numbered as the broker has them.
-pub(crate) type Execution = u8;
-pub(crate) type Attempt = u8;
+pub(super) type Execution = u8;
+pub(super) type Attempt = u8;
 /// Epoch and place.
-pub(crate) type Seq = (u8, u8);
+pub(super) type Seq = (u8, u8);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Status {
+pub(super) enum Status {
     Queued,
     Requested,
     /// By this worker.
@@ -18,24 +18,24 @@ pub(crate) enum Status {
 
 /// A row of the active executions; one that ends is deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Row {
-    pub(crate) status: Status,
-    pub(crate) attempt: Attempt,
+pub(super) struct Row {
+    pub(super) status: Status,
+    pub(super) attempt: Attempt,
 }
 
 /// What the store knows of one request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Stored {
+pub(super) struct Stored {
     /// Its place, from the moment it is accepted and for ever.
-    pub(crate) seq: Option<Seq>,
-    pub(crate) row: Option<Row>,
+    pub(super) seq: Option<Seq>,
+    pub(super) row: Option<Row>,
     /// How many outcomes the history has.
-    pub(crate) outcomes: u8,
+    pub(super) outcomes: u8,
 }
 
 /// One change of a batch; all of them check the fence together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Write {
+pub(super) enum Write {
     /// Attempt 0 waits, attempt 1 holds a slot at once.
     Accept(Execution, Seq, Attempt),
     Grant(Execution, Attempt),
@@ -46,7 +46,7 @@ pub(crate) enum Write {
 
 /// What an owner acknowledges when its batch is committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Ack {
+pub(super) enum Ack {
     Nothing,
     Request(Execution),
     Completion(Execution, Attempt),
@@ -54,39 +54,39 @@ pub(crate) enum Ack {
 
 /// What an owner has decided and not committed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Draft {
-    pub(crate) writes: Vec<Write>,
-    pub(crate) ack: Ack,
+pub(super) struct Draft {
+    pub(super) writes: Vec<Write>,
+    pub(super) ack: Ack,
     /// It was sent before, with an unknown outcome.
-    pub(crate) again: bool,
+    pub(super) again: bool,
 }
 
 /// A waiting execution as an owner remembers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Waiting {
-    pub(crate) seq: Seq,
-    pub(crate) execution: Execution,
-    pub(crate) attempt: Attempt,
+pub(super) struct Waiting {
+    pub(super) seq: Seq,
+    pub(super) execution: Execution,
+    pub(super) attempt: Attempt,
 }
 
 /// The memory of one executor. Epoch 0 owns nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Owner {
-    pub(crate) epoch: u8,
+pub(super) struct Owner {
+    pub(super) epoch: u8,
     /// Its queue is rebuilt from the store.
-    pub(crate) loaded: bool,
-    pub(crate) next_place: u8,
-    pub(crate) active: BTreeSet<(Execution, Attempt)>,
+    pub(super) loaded: bool,
+    pub(super) next_place: u8,
+    pub(super) active: BTreeSet<(Execution, Attempt)>,
     /// How many slots are taken, for the variant that only counts.
-    pub(crate) taken: i8,
+    pub(super) taken: i8,
     /// In order.
-    pub(crate) waiting: Vec<Waiting>,
-    pub(crate) draft: Option<Draft>,
+    pub(super) waiting: Vec<Waiting>,
+    pub(super) draft: Option<Draft>,
 }
 
 /// The lease of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Lease {
+pub(super) enum Lease {
     Holds,
     /// Expired; what the worker runs may still run.
     Expired,
@@ -98,29 +98,29 @@ pub(crate) enum Lease {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct State {
     /// The epoch in the lease of the partition.
-    pub(crate) epoch: u8,
-    pub(crate) stored: Vec<Stored>,
+    pub(super) epoch: u8,
+    pub(super) stored: Vec<Stored>,
     /// Somebody was granted a slot before one that had waited longer.
-    pub(crate) overtaken: bool,
-    pub(crate) owners: Vec<Owner>,
+    pub(super) overtaken: bool,
+    pub(super) owners: Vec<Owner>,
     /// A first try of a batch that the store has not carried out yet, and its epoch.
-    pub(crate) late: Option<(u8, Vec<Write>)>,
-    pub(crate) unknowns: u8,
+    pub(super) late: Option<(u8, Vec<Write>)>,
+    pub(super) unknowns: u8,
     /// Requests that are not acknowledged, in the order of the broker.
-    pub(crate) requests: Vec<Execution>,
+    pub(super) requests: Vec<Execution>,
     /// Who receives them.
-    pub(crate) receiver: Option<u8>,
-    pub(crate) leases: Vec<Lease>,
+    pub(super) receiver: Option<u8>,
+    pub(super) leases: Vec<Lease>,
     /// Programs that run: worker, execution, attempt.
-    pub(crate) runs: BTreeSet<(u8, Execution, Attempt)>,
+    pub(super) runs: BTreeSet<(u8, Execution, Attempt)>,
     /// How often each attempt was started.
-    pub(crate) starts: BTreeMap<(Execution, Attempt), u8>,
+    pub(super) starts: BTreeMap<(Execution, Attempt), u8>,
     /// Completions that were sent, and whether an owner has acknowledged them.
-    pub(crate) completions: BTreeMap<(Execution, Attempt), bool>,
+    pub(super) completions: BTreeMap<(Execution, Attempt), bool>,
 }
 
 impl State {
-    pub(crate) fn new(executions: u8) -> Self {
+    pub(super) fn new(executions: u8) -> Self {
         Self {
             epoch: 0,
             stored: vec![Stored::default(); usize::from(executions)],
@@ -137,16 +137,16 @@ impl State {
         }
     }
 
-    pub(crate) fn of(&self, execution: Execution) -> &Stored {
+    pub(super) fn of(&self, execution: Execution) -> &Stored {
         &self.stored[usize::from(execution)]
     }
 
-    pub(crate) fn of_mut(&mut self, execution: Execution) -> &mut Stored {
+    pub(super) fn of_mut(&mut self, execution: Execution) -> &mut Stored {
         &mut self.stored[usize::from(execution)]
     }
 
     /// Executions that hold a slot in the store, with their attempt.
-    pub(crate) fn slots(&self) -> impl Iterator<Item = (Execution, Attempt)> + '_ {
+    pub(super) fn slots(&self) -> impl Iterator<Item = (Execution, Attempt)> + '_ {
         (0..).zip(&self.stored).filter_map(|(execution, stored)| {
             let row = stored.row.filter(|row| row.status != Status::Queued)?;
             Some((execution, row.attempt))
@@ -155,7 +155,7 @@ impl State {
 
     /// Carries out a batch. The conditions are those of the stores' commit statements: writing a
     /// batch twice in a row is the same as once.
-    pub(crate) fn carry_out(&mut self, writes: &[Write]) {
+    pub(super) fn carry_out(&mut self, writes: &[Write]) {
         for write in writes {
             match *write {
                 Write::Accept(execution, seq, attempt) => {

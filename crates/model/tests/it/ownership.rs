@@ -1,8 +1,6 @@
 //! The protocol holds; each variant that leaves something out does not.
 
-#![cfg(test)]
-
-use attune_model::{Bounds, MUST_HOLD, Protocol, Variant, check_all, find_breach};
+use attune_model::ownership::{Bounds, MUST_HOLD, Protocol, Variant, check_all, find_breach};
 
 /// Large enough for a second attempt under a third owner.
 const LIMIT_1: Bounds = Bounds {

@@ -2,8 +2,8 @@
 
 use stateright::{Model, Property};
 
-use crate::properties;
-use crate::state::{Ack, Attempt, Execution, Lease, Owner, Row, State, Status};
+use super::properties;
+use super::state::{Ack, Attempt, Execution, Lease, Owner, Row, State, Status};
 
 /// One thing that is left out or done differently; each breaks a promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,11 +1,11 @@
 //! What an executor decides: the queue of the action in its memory.
 
-use crate::protocol::Variant;
-use crate::state::{Ack, Attempt, Draft, Execution, Owner, State, Status, Waiting, Write};
+use super::protocol::Variant;
+use super::state::{Ack, Attempt, Draft, Execution, Owner, State, Status, Waiting, Write};
 
 impl Owner {
     /// The memory of a new owner.
-    pub(crate) fn load(&mut self, state: &State, limit: u8, variant: Variant) {
+    pub(super) fn load(&mut self, state: &State, limit: u8, variant: Variant) {
         self.loaded = true;
         self.active = state.slots().collect();
         self.taken = i8::try_from(self.active.len()).unwrap_or(i8::MAX);
@@ -60,7 +60,7 @@ impl Owner {
     }
 
     /// Decides on a request.
-    pub(crate) fn take_in(
+    pub(super) fn take_in(
         &mut self,
         state: &State,
         execution: Execution,
@@ -91,7 +91,7 @@ impl Owner {
     }
 
     /// Decides on a completion.
-    pub(crate) fn complete(
+    pub(super) fn complete(
         &mut self,
         execution: Execution,
         attempt: Attempt,
@@ -109,7 +109,7 @@ impl Owner {
     }
 
     /// Takes the slot of a lost worker back. The last attempt ends the execution.
-    pub(crate) fn revoke(
+    pub(super) fn revoke(
         &mut self,
         state: &State,
         execution: Execution,

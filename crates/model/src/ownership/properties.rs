@@ -2,8 +2,8 @@
 
 use stateright::Property;
 
-use crate::protocol::Protocol;
-use crate::state::{Lease, State, Status};
+use super::protocol::Protocol;
+use super::state::{Lease, State, Status};
 
 /// The names of what must hold in every state.
 pub const MUST_HOLD: [&str; 9] = [
@@ -18,7 +18,7 @@ pub const MUST_HOLD: [&str; 9] = [
     "the owner remembers what is stored",
 ];
 
-pub(crate) fn all() -> Vec<Property<Protocol>> {
+pub(super) fn all() -> Vec<Property<Protocol>> {
     let [
         kept,
         slots,
@@ -78,8 +78,8 @@ pub(crate) fn all() -> Vec<Property<Protocol>> {
             "a partition is taken while slots are held and somebody waits",
             |_, state: &State| {
                 let loading =
-                    |owner: &crate::state::Owner| owner.epoch == state.epoch && !owner.loaded;
-                let queued = |row: crate::state::Row| row.status == Status::Queued;
+                    |owner: &super::state::Owner| owner.epoch == state.epoch && !owner.loaded;
+                let queued = |row: super::state::Row| row.status == Status::Queued;
                 state.slots().next().is_some()
                     && state
                         .stored
@@ -89,7 +89,7 @@ pub(crate) fn all() -> Vec<Property<Protocol>> {
             },
         ),
         Property::sometimes("a stale owner commits", |_, state: &State| {
-            let stale = |owner: &crate::state::Owner| {
+            let stale = |owner: &super::state::Owner| {
                 owner.epoch < state.epoch
                     && owner
                         .draft
@@ -99,7 +99,7 @@ pub(crate) fn all() -> Vec<Property<Protocol>> {
             state.owners.iter().any(stale)
         }),
         Property::sometimes("a commit is sent again", |_, state: &State| {
-            let again = |owner: &crate::state::Owner| {
+            let again = |owner: &super::state::Owner| {
                 owner.epoch == state.epoch && owner.draft.as_ref().is_some_and(|draft| draft.again)
             };
             state.owners.iter().any(again)
