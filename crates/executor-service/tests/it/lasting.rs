@@ -7,27 +7,28 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use attune_bus::{
-    Bus, BusError, MemoryBus, Outgoing, PublishError, Room, Subscriber, Subscription, Topic,
+    Bus, BusError, MemoryBus, Outgoing, PublishError, Subscriber, Subscription, Topic,
 };
 use attune_core::{
     ActionSpec, Builtin, Epoch, ExecutionId, OnWorkerLost, OwnerId, PartitionId, Run, millis,
 };
 use attune_executor::Counter;
 use attune_executor_service::ExecutorOptions;
-use attune_messages::decode_batch;
-use attune_messages::v1::ExecutionRequested;
 use attune_store::{ActionStore as _, PartitionStore as _};
 use chrono::Utc;
 use uuid::Uuid;
 
+use crate::lives::Life;
 use crate::member::Member;
-use crate::system::{PARTITIONS, System, end, until};
+use crate::system::{PARTITIONS, System, until};
 
 /// How soon everything is done after a fault has ended.
 const HEALED: Duration = Duration::from_secs(5);
 /// Leases of which none is lost because a busy machine stands still for a second: that would be
 /// another epoch, too.
 const LEASE: Duration = Duration::from_secs(4);
+/// No lease of a worker ends.
+const EVER: Duration = Duration::from_secs(600);
 /// How many executions of each action are asked for while a fault lasts.
 const EACH: u64 = 13;
 
@@ -127,21 +128,19 @@ async fn a_store_that_refuses_what_is_decided_costs_nothing_but_time() {
     let mut member = Member::start_on(&system, options, Arc::clone(&bus) as Arc<dyn Bus>).await;
     member.serves(usize::from(PARTITIONS)).await;
     // Four run, and end while nothing can be written.
+    let mut life = system.life_elsewhere(4, EVER).await;
     let mut running = Vec::new();
     for number in 0..4 {
         let action_ref = format!("test.running-{number}");
-        let mut dispatches = system.elsewhere(&action_ref, OnWorkerLost::Fail).await;
+        system.elsewhere(&action_ref, OnWorkerLost::Fail).await;
         system.submit(&action_ref, 0).await;
-        let dispatch = dispatches.next().await.unwrap();
-        let item = system.claim_and_die(&dispatch, Duration::from_secs(600));
-        running.push(item.await);
-        dispatches.settler().ack(&[dispatch.tag]).await;
+        running.push(life.next().await);
     }
     let before = system.epochs().await;
 
     member.door.refuse_commits();
-    for item in &running {
-        end(&system.bus, item).await;
+    for grant in &running {
+        life.end(grant).await;
     }
     system.submit_each(&refs, EACH).await;
     let long = i64::try_from(millis(LEASE * 3 / 2)).unwrap();
@@ -193,20 +192,14 @@ async fn a_store_that_refuses_what_is_decided_costs_nothing_but_time() {
     member.stop().await;
 }
 
-/// Nobody serves a pool, and its topic takes no more: nothing else waits for that, not even in
-/// the same partition, and nothing of it is lost.
+/// Nobody serves a pool: nothing of it is granted, and nothing else waits for that, not even in the same
+/// partition.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pool_that_nobody_serves_holds_up_only_itself() {
     const POOL: &str = "dead";
     const DEAD: u64 = 300;
     let system = System::new().await;
     let refs = system.actions().await;
-    let topic = Topic::Requested(POOL.to_owned());
-    let room = Room {
-        messages: 2,
-        bytes: 1 << 20,
-    };
-    system.bus.set_room(&topic, room);
     let dead = in_partition(PartitionId::of(&refs[0], PARTITIONS));
     let mut spec = ActionSpec::new(dead.parse().unwrap(), Run::Builtin(Builtin::Noop));
     spec.pool = POOL.to_owned();
@@ -217,15 +210,12 @@ async fn a_pool_that_nobody_serves_holds_up_only_itself() {
     for number in 0..DEAD {
         system.submit(&dead, number).await;
     }
-    // Once it is known, nothing more is granted: what comes waits.
-    let mut asked = DEAD;
-    until("the pool is closed", async || {
-        system.submit(&dead, asked).await;
-        asked += 1;
+    let waits = || {
         let stats = member.queues.get_queue_stats(action_id)?;
-        (stats.queue_length > 0).then_some(())
-    })
-    .await;
+        assert_eq!(stats.active_count, 0, "nobody could run it");
+        (stats.queue_length == DEAD).then_some(())
+    };
+    until("all of it waits", async || waits()).await;
 
     let began = Instant::now();
     system.submit_each(&refs, EACH).await;
@@ -238,33 +228,18 @@ async fn a_pool_that_nobody_serves_holds_up_only_itself() {
     println!("{live} others had ended after {took:?}");
     assert!(took < HEALED, "it took {took:?}");
     system.ran_in_order(&refs, EACH);
-    let stats = member.queues.get_queue_stats(action_id).unwrap();
-    assert!(stats.queue_length > 0, "{stats:?}");
+    assert_eq!(waits(), Some(()));
 
-    // Somebody comes: whatever was granted is told, and what waits is granted.
-    let subscription = Subscription {
-        topic,
-        prefetch: 100,
-    };
-    let mut dispatches = system.bus.subscribe(subscription).await.unwrap();
+    // Somebody comes: what waits is granted.
+    let mut life = Life::begin(&system.store, &system.bus, POOL, 100, EVER).await;
     let mut ran: BTreeSet<ExecutionId> = BTreeSet::new();
-    until("everything was told", async || {
-        if ran.len() as u64 == asked {
-            return Some(());
-        }
-        let delivery = dispatches.next().await?;
-        let items: Vec<ExecutionRequested> = decode_batch(&delivery.body, 1 << 20).unwrap();
-        for item in items {
-            if ran.insert(item.execution_id) {
-                end(&system.bus, &item).await;
-            }
-        }
-        dispatches.settler().ack(&[delivery.tag]).await;
-        None
-    })
-    .await;
+    for _ in 0..DEAD {
+        let grant = tokio::time::timeout(HEALED, life.next()).await.unwrap();
+        assert!(ran.insert(grant.execution_id));
+        life.end(&grant).await;
+    }
     until("all have ended", async || {
-        (system.completed().await == live + asked).then_some(())
+        (system.completed().await == live + DEAD).then_some(())
     })
     .await;
     member.stop().await;

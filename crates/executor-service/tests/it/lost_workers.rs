@@ -19,23 +19,24 @@ async fn the_slot_of_a_dead_worker_is_used_again_within_lease_and_grace_and_a_se
     let options = ExecutorOptions {
         // Only a look at the lease itself can be in time.
         reconcile_interval: Duration::from_secs(600),
-        republish_after: Duration::from_secs(600),
         worker_grace: GRACE,
         ..System::options("one")
     };
     let member = Member::start(&system, options).await;
     member.serves(usize::from(PARTITIONS)).await;
-    let mut dispatches = system.elsewhere("test.dying", OnWorkerLost::Retry).await;
+    system.elsewhere("test.dying", OnWorkerLost::Retry).await;
     system.submit("test.dying", 0).await;
 
-    let mut delivery = dispatches.next().await.unwrap();
-    for attempt in 1..=2 {
+    let mut life = system.life_elsewhere(1, LEASE).await;
+    assert_eq!(life.next().await.attempt, Attempt(1));
+    for attempt in 2..=3 {
         let died = Instant::now();
-        let item = system.claim_and_die(&delivery, LEASE).await;
-        assert_eq!(item.attempt, Attempt(attempt));
-        dispatches.settler().ack(&[delivery.tag]).await;
-        let again = tokio::time::timeout(LEASE + GRACE + SLACK, dispatches.next()).await;
-        delivery = again.expect("the slot is still held").unwrap();
+        life.renew().await;
+        // It is heard of no more, and another one waits.
+        life = system.life_elsewhere(1, LEASE).await;
+        let again = tokio::time::timeout(LEASE + GRACE + SLACK, life.next()).await;
+        let grant = again.expect("the slot is still held");
+        assert_eq!(grant.attempt, Attempt(attempt));
         let took = died.elapsed();
         assert!(took >= LEASE + GRACE, "taken back too early: {took:?}");
     }

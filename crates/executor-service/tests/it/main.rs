@@ -7,6 +7,7 @@
 )]
 
 mod lasting;
+mod lives;
 mod lost_workers;
 mod member;
 mod remote;

@@ -185,15 +185,17 @@ async fn who_stood_still_while_it_compared_mends_nothing() {
     };
     let stale = member("stale").await;
     shared(&system, &[&stale]).await;
-    let mut dispatches = system.elsewhere("test.held", OnWorkerLost::Fail).await;
+    system.elsewhere("test.held", OnWorkerLost::Fail).await;
+    let mut life = system.life_elsewhere(1, Duration::from_secs(1)).await;
     system.submit("test.held", 0).await;
-    let dispatch = dispatches.next().await.unwrap();
+    let held = life.next().await;
 
     stale.door.shut();
-    stale.door.look_waits().await;
-    let held = system
-        .claim_and_die(&dispatch, Duration::from_millis(500))
-        .await;
+    tokio::select! {
+        again = life.next() => panic!("{again:?}"),
+        () = stale.door.look_waits() => {}
+    }
+    drop(life);
     let fresh = member("fresh").await;
     until("the other one has ended the run", async || {
         let record = system.store.find_execution(held.execution_id).await;

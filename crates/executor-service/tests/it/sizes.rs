@@ -2,18 +2,20 @@
 //! at all holds up nothing.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use attune_bus::{Bus as _, MemoryBus, Room, Subscription, Topic};
 use attune_core::{ActionSpec, ExecutionId, RequestId, Run, Submission};
 use attune_executor::Counter;
 use attune_executor_service::ExecutorOptions;
-use attune_messages::v1::{EnforcementCreated, ExecutionRequested};
+use attune_messages::v1::EnforcementCreated;
 use attune_messages::{decode_batch, encode};
 use attune_store::{ActionStore as _, DeadLetterFilter, DeadLetterStore as _};
 use chrono::Utc;
 use serde_json::value::to_raw_value;
 use uuid::Uuid;
 
+use crate::lives::Life;
 use crate::member::Member;
 use crate::system::{PARTITIONS, System, until};
 
@@ -61,27 +63,16 @@ async fn dispatches_that_fit_alone_are_sent_apart_when_they_do_not_fit_together(
         .apply_action(&spec, PARTITIONS, "test")
         .await
         .unwrap();
-    let subscription = Subscription {
-        topic: Topic::Requested("wordy".to_owned()),
-        prefetch: 100,
-    };
-    let mut dispatches = system.bus.subscribe(subscription).await.unwrap();
+    let ever = Duration::from_secs(600);
+    let mut life = Life::begin(&system.store, &system.bus, "wordy", 100, ever).await;
     for number in 0..COUNT {
         system.submit("test.wordy", number).await;
     }
     let mut told: BTreeSet<ExecutionId> = BTreeSet::new();
-    until("everything was told", async || {
-        if told.len() as u64 == COUNT {
-            return Some(());
-        }
-        let next = std::time::Duration::from_secs(20);
-        let delivery = tokio::time::timeout(next, dispatches.next()).await.ok()??;
-        let items: Vec<ExecutionRequested> = decode_batch(&delivery.body, LARGEST).unwrap();
-        told.extend(items.iter().map(|item| item.execution_id));
-        dispatches.settler().ack(&[delivery.tag]).await;
-        None
-    })
-    .await;
+    while (told.len() as u64) < COUNT {
+        let next = tokio::time::timeout(Duration::from_secs(20), life.next()).await;
+        assert!(told.insert(next.unwrap().execution_id));
+    }
     assert_eq!(member.counters.get(Counter::Undispatchable), 0);
     member.stop().await;
 }

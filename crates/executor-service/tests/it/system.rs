@@ -5,22 +5,20 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use attune_bus::{Bus as _, Delivery, MemoryBus, Outgoing, Subscriber, Subscription, Topic};
+use attune_bus::{Bus as _, MemoryBus, Topic};
 use attune_core::{
-    ActionSpec, Builtin, OnWorkerLost, OwnerId, PartitionId, RequestId, Run, Status, Submission,
-    WorkerId,
+    ActionSpec, Builtin, OnWorkerLost, OwnerId, PartitionId, RequestId, Run, Submission,
 };
 use attune_executor::QueueConfig;
 use attune_executor_service::ExecutorOptions;
-use attune_messages::v1::{Completion, ExecutionRequested, OnReject, SlotRelease, Submit};
-use attune_messages::{decode_batch, encode};
-use attune_store::{ActionStore as _, PartitionStore as _, WorkerLease, WorkerStore as _};
+use attune_messages::v1::{OnReject, Submit};
+use attune_messages::v2::Grant;
+use attune_store::{ActionStore as _, PartitionStore as _};
 use attune_store_sqlite::SqliteStore;
-use chrono::Utc;
 use serde_json::value::to_raw_value;
 use tokio_util::task::AbortOnDropHandle;
-use uuid::Uuid;
 
+use crate::lives::{Life, publish};
 use crate::member::Member;
 
 /// How many partitions there are.
@@ -53,9 +51,9 @@ impl System {
         let store = Arc::new(SqliteStore::temporary().await.unwrap());
         store.ensure_partitions(PARTITIONS).await.unwrap();
         let started = Started::default();
+        let ever = Duration::from_secs(600);
         let worker = Worker {
-            store: Arc::clone(&store),
-            bus: bus.clone(),
+            life: Life::begin(&store, &bus, "default", 100, ever).await,
             started: Arc::clone(&started),
         };
         for partition in (0..PARTITIONS).map(PartitionId) {
@@ -88,10 +86,8 @@ impl System {
                 queue_timeout_seconds: 3600,
             },
             batch_max_items: 1000,
-            dispatch_max_pack: 8,
             prefetch: 16,
             reconcile_interval: Duration::from_secs(1),
-            republish_after: Duration::from_secs(2),
             worker_grace: Duration::from_secs(60),
             stats_interval: Duration::from_secs(1),
             max_message_bytes: 1 << 20,
@@ -118,9 +114,8 @@ impl System {
         refs
     }
 
-    /// Adds an action whose pool the system's worker does not serve, and receives what is
-    /// dispatched to it.
-    pub(crate) async fn elsewhere(&self, action_ref: &str, on_lost: OnWorkerLost) -> Subscriber {
+    /// Adds an action whose pool the system's worker does not serve.
+    pub(crate) async fn elsewhere(&self, action_ref: &str, on_lost: OnWorkerLost) {
         let mut spec = ActionSpec::new(action_ref.parse().unwrap(), Run::Builtin(Builtin::Noop));
         spec.policy.concurrency.limit = Some(1);
         spec.pool = ELSEWHERE.to_owned();
@@ -129,33 +124,11 @@ impl System {
             .apply_action(&spec, PARTITIONS, "test")
             .await
             .unwrap();
-        let subscription = Subscription {
-            topic: Topic::Requested(ELSEWHERE.to_owned()),
-            prefetch: 1,
-        };
-        self.bus.subscribe(subscription).await.unwrap()
     }
 
-    /// A worker claims what was dispatched, and is heard of no more.
-    pub(crate) async fn claim_and_die(
-        &self,
-        dispatch: &Delivery,
-        lease: Duration,
-    ) -> ExecutionRequested {
-        let items: Vec<ExecutionRequested> = decode_batch(&dispatch.body, 1 << 20).unwrap();
-        let item = items.into_iter().next().unwrap();
-        let lease = WorkerLease {
-            worker: WorkerId::fresh(),
-            name: "dies".to_owned(),
-            pool: ELSEWHERE.to_owned(),
-            slots: 1,
-            ttl: lease,
-        };
-        self.store.renew_worker(&lease).await.unwrap();
-        let wanted = [(item.execution_id, item.attempt)];
-        let claims = self.store.claim(lease.worker, &wanted).await.unwrap();
-        assert_eq!(claims.len(), 1);
-        item
+    /// A life of a worker of that pool, which is heard of no more once its lease is over.
+    pub(crate) async fn life_elsewhere(&self, slots: u32, lease: Duration) -> Life {
+        Life::begin(&self.store, &self.bus, ELSEWHERE, slots, lease).await
     }
 
     /// Submits one execution, numbered by the client.
@@ -243,81 +216,29 @@ impl System {
     }
 }
 
-async fn publish<M: attune_messages::Message>(bus: &MemoryBus, topic: Topic, items: &[M]) {
-    let id = Uuid::now_v7();
-    let message = Outgoing::new(topic, id, encode(id, Utc::now(), items));
-    bus.publish(vec![message]).await.unwrap();
-}
-
-/// Runs everything at once, and panics when a limit is exceeded.
+/// Runs everything at once, and panics when something is granted to it twice.
 struct Worker {
-    store: Arc<SqliteStore>,
-    bus: MemoryBus,
+    life: Life,
     started: Started,
 }
 
 impl Worker {
-    async fn run(self) {
-        let lease = WorkerLease {
-            worker: WorkerId::fresh(),
-            name: "worker".to_owned(),
-            pool: "default".to_owned(),
-            slots: 100,
-            ttl: Duration::from_secs(600),
-        };
-        self.store.renew_worker(&lease).await.unwrap();
-        let subscription = Subscription {
-            topic: Topic::Requested("default".to_owned()),
-            prefetch: 100,
-        };
-        let mut subscriber = self.bus.subscribe(subscription).await.unwrap();
-        while let Some(delivery) = subscriber.next().await {
-            let items: Vec<ExecutionRequested> = decode_batch(&delivery.body, 1 << 20).unwrap();
-            for item in items {
-                let wanted = [(item.execution_id, item.attempt)];
-                let claims = self.store.claim(lease.worker, &wanted).await.unwrap();
-                // Claimed before: it was dispatched twice.
-                if !claims.is_empty() && self.starts(&item) {
-                    end(&self.bus, &item).await;
-                }
-            }
-            subscriber.settler().ack(&[delivery.tag]).await;
+    async fn run(mut self) {
+        loop {
+            let grant = self.life.next().await;
+            self.starts(&grant);
+            self.life.end(&grant).await;
         }
     }
 
-    /// Writes a start down; false when it was written before.
-    fn starts(&self, item: &ExecutionRequested) -> bool {
-        let parameters: serde_json::Value = serde_json::from_str(item.parameters.get()).unwrap();
+    /// Writes a start down.
+    fn starts(&self, grant: &Grant) {
+        let parameters: serde_json::Value = serde_json::from_str(grant.parameters.get()).unwrap();
         let number = parameters["number"].as_u64().unwrap();
         let mut started = self.started.lock().unwrap();
-        let runs = started.entry(item.action_ref.clone()).or_default();
-        let fresh = runs.iter().all(|(other, _)| *other != number);
-        if fresh {
-            runs.push((number, Instant::now()));
-        }
-        fresh
+        let runs = started.entry(grant.action_ref.clone()).or_default();
+        runs.push((number, Instant::now()));
     }
-}
-
-/// Says that a run has ended well.
-pub(crate) async fn end(bus: &MemoryBus, item: &ExecutionRequested) {
-    let completion = Completion {
-        execution_id: item.execution_id,
-        attempt: item.attempt,
-        action_id: item.action_id,
-        status: Status::Succeeded,
-        result: None,
-        error: None,
-        exit_code: None,
-        stdout: None,
-        stderr: None,
-        partition: None,
-        worker: None,
-        started_at: None,
-        finished_at: None,
-    };
-    let topic = Topic::Control(item.execution_id.partition());
-    publish(bus, topic, &[SlotRelease(completion)]).await;
 }
 
 /// Asks again and again until there is something.

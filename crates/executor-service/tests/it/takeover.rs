@@ -9,7 +9,7 @@ use attune_bus::MemoryBus;
 use attune_core::policy::{ActionPolicy, Fairness, OnRate, RateLimit, Retry};
 use attune_core::{
     ActionSpec, Attempt, Builtin, DemandRule, ExecutionId, OwnerId, PartitionId, Priority,
-    RequestId, Run, Seq, Status, Submission,
+    RequestId, Run, Seq, Status, Submission, WorkerId,
 };
 use attune_executor::QueueConfig;
 use attune_executor_service::{ExecutorOptions, start};
@@ -58,10 +58,8 @@ async fn takeover(policies: bool) {
                 queue_timeout_seconds: 86_400,
             },
             batch_max_items: 1000,
-            dispatch_max_pack: 32,
             prefetch: 100,
             reconcile_interval: Duration::from_secs(60),
-            republish_after: Duration::from_secs(60),
             worker_grace: Duration::from_secs(60),
             stats_interval: Duration::from_secs(60),
             max_message_bytes: 1 << 20,
@@ -137,7 +135,7 @@ async fn fill(store: &PostgresStore, policies: bool) {
                 .action,
         );
     }
-    let mut number = 0;
+    let (worker, mut number) = (WorkerId::fresh(), 0);
     while number < WAITING {
         let inserts = (0..1000)
             .map(|_| {
@@ -170,6 +168,7 @@ async fn fill(store: &PostgresStore, policies: bool) {
                     grant_no: first.then_some(1),
                     demand,
                     cancel_requested: false,
+                    worker: first.then_some(worker),
                 }
             })
             .collect();
