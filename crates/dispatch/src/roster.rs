@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use attune_core::{PartitionId, WorkerId};
 
-
 use crate::section::{Key, Millis};
 
 /// A life as the store shows it.
@@ -383,7 +382,10 @@ mod tests {
         roster.forget_elsewhere(10);
         assert!(!roster.has_room("default"));
         roster.forget_elsewhere(11);
-        assert!(roster.has_room("default"), "who says nothing more has nothing more");
+        assert!(
+            roster.has_room("default"),
+            "who says nothing more has nothing more"
+        );
         roster.note_elsewhere(20, worker, 1);
         assert!(roster.has_room("default"));
         roster.note_reach(worker, false);

@@ -5,9 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use attune_bus::Topic;
-use attune_core::{
-    GroupKey, Moved, Outcome, QueueTotals, RequestId, Submission, WorkerId, millis,
-};
+use attune_core::{GroupKey, Moved, Outcome, QueueTotals, RequestId, Submission, WorkerId, millis};
 use attune_dispatch::{Key, Section};
 use attune_executor::owner::{Dispatch, Reported};
 use attune_executor::partition::{

@@ -155,8 +155,7 @@ async fn view(
         // It keeps its slot until its next try, and no worker is given it before.
         (QueueState::HoldsSlot, Status::Requested) if !said.waits_for.is_empty() => said.words(),
         (QueueState::HoldsSlot, Status::Requested) if record.cancel_requested => {
-            "for its worker to end it: it is being cancelled"
-                .to_owned()
+            "for its worker to end it: it is being cancelled".to_owned()
         }
         (QueueState::HoldsSlot, Status::Requested) => {
             "for its worker to say that it runs: it holds a slot".to_owned()

@@ -259,11 +259,7 @@ async fn all_owned(store: &dyn Store) -> anyhow::Result<()> {
 
 /// Every topic of the system whose queue stays on the broker.
 fn kept_topics(partitions: u16) -> Vec<Topic> {
-    let single = [
-        Topic::Enforcements,
-        Topic::Completed,
-        Topic::QueueStats,
-    ];
+    let single = [Topic::Enforcements, Topic::Completed, Topic::QueueStats];
     let each = (0..partitions)
         .map(PartitionId)
         .flat_map(|partition| [Topic::Commands(partition), Topic::Control(partition)]);

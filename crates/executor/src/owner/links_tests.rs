@@ -387,6 +387,18 @@ fn whoever_takes_over_opens_streams_to_those_who_hold_something() {
     assert!(sent.sections[0].epoch > epoch);
 }
 
+/// What it has to say would go to an earlier owner.
+#[test]
+fn whoever_takes_over_speaks_to_all_that_live() {
+    let (mut world, worker) = World::with_worker(64);
+    let now = world.now;
+    world.owner.let_go(now, HERE, None);
+    world.pass(20_000, true);
+    let sent = world.only();
+    assert_eq!(sent.worker, worker);
+    assert_eq!(sent.only(), (0, Some(&[][..]), &[][..], vec![]));
+}
+
 #[test]
 fn reports_about_what_is_not_served_here_change_nothing() {
     let (mut world, worker) = World::with_worker(1);
@@ -449,11 +461,11 @@ fn what_the_bus_does_not_take_together_goes_one_by_one() {
     let sent = world.only();
     let too_large = Refusal::TooLarge { bytes: 9, max: 8 };
     world.refuse(&sent, &too_large);
-    let sync = world.only();
-    assert_eq!(sync.keys().count(), 0);
-    world.publish(sync.id, Published::Confirmed);
+    assert!(world.sent.is_empty(), "not at once");
+    world.pass(200, true);
     let again = world.only();
     assert_eq!(again.keys().count(), 3);
+    assert_eq!(again.sections[0].sync, Some(vec![]));
     let each = again.sections.iter().map(|section| section.grants.len());
     assert!(each.max() == Some(1), "{:?}", again.sections);
     let bad = again.keys().nth(1).unwrap();
@@ -465,9 +477,25 @@ fn what_the_bus_does_not_take_together_goes_one_by_one() {
     world.publish(again.id, Published::Refused(refused));
     assert_eq!(world.status(bad.0), None, "it has ended");
     assert_eq!(world.held(), 2);
+    world.pass(200, true);
     let sent = world.only();
     assert_eq!(sent.keys().count(), 0);
-    assert!(sent.sections[0].sync.is_some());
+    let sync = sent.sections[0].sync.as_ref().unwrap();
+    assert_eq!(sync.len(), 2);
+}
+
+/// Some queue of the life was full, and another one may have taken it: only a comparison tells.
+#[test]
+fn what_finds_a_full_queue_is_compared() {
+    let (mut world, _) = World::with_worker(64);
+    world.ask(1);
+    let sent = world.only();
+    let key = sent.keys().next().unwrap();
+    world.refuse(&sent, &Refusal::Full);
+    assert!(world.sent.is_empty(), "not at once");
+    world.pass(200, true);
+    let sync = world.only();
+    assert_eq!(sync.only(), (1, Some(&[key][..]), &[][..], vec![]));
 }
 
 #[test]
