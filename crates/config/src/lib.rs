@@ -35,10 +35,10 @@ pub use problem::{LoadError, Problem, Problems, Source};
 pub use secret::{Secret, redact_urls};
 pub use settings::{
     ApiSettings, BatchSettings, BrokerSettings, ClusterSettings, CompletionListenerSettings,
-    DatabaseSettings, ExecutorSettings, HistorySettings, IntakeSettings,
-    LeaseSettings, LogFormat, LogSettings, MetricsSettings, OpsSettings, PrintFormat,
-    QueueSettings, QueueType, ReconcileSettings, Settings, StatsSettings, Wiring,
-    WorkerHttpSettings, WorkerLeaseSettings, WorkerSettings,
+    DatabaseSettings, ExecutorSettings, HistorySettings, IntakeSettings, LeaseSettings, LogFormat,
+    LogSettings, MetricsSettings, OpsSettings, PrintFormat, QueueSettings, QueueType,
+    ReconcileSettings, Settings, StatsSettings, Wiring, WorkerHttpSettings, WorkerLeaseSettings,
+    WorkerSettings,
 };
 
 /// The commented default file, as it is in the program: every key with its default.

@@ -3,9 +3,7 @@
 
 use std::sync::Arc;
 
-use attune_core::{
-    ActionId, ActionPolicy, ExecutionId, PartitionId, RequestId, Submission,
-};
+use attune_core::{ActionId, ActionPolicy, ExecutionId, PartitionId, RequestId, Submission};
 use attune_executor::partition::{ForceRelease, OnReject};
 use chrono::DateTime;
 use uuid::Uuid;

@@ -320,11 +320,7 @@ impl World {
     }
 
     /// What the broker says to a section, if it does not take it.
-    pub(crate) fn refusal(
-        &mut self,
-        pool: usize,
-        section: &Section<Dispatch>,
-    ) -> Option<Refusal> {
+    pub(crate) fn refusal(&mut self, pool: usize, section: &Section<Dispatch>) -> Option<Refusal> {
         let (now, state) = (self.now, &mut self.lasting.pools[pool]);
         let refusal = if now < state.lost_until {
             Some(Refusal::Unroutable)
@@ -337,7 +333,10 @@ impl World {
             state.excused_until = now + POOL_PATIENCE;
             return refusal;
         }
-        let ids = section.grants.iter().map(|grant| grant.grantee.execution_id);
+        let ids = section
+            .grants
+            .iter()
+            .map(|grant| grant.grantee.execution_id);
         ids.filter_map(|id| self.never_sent(id)).last()
     }
 

@@ -162,7 +162,9 @@ fn reported(completion: Completion) -> v1::Completion {
 
 fn completion(item: v1::Completion) -> Completion {
     Completion {
-        worker: item.worker.unwrap_or(attune_core::WorkerId(uuid::Uuid::nil())),
+        worker: item
+            .worker
+            .unwrap_or(attune_core::WorkerId(uuid::Uuid::nil())),
         ran: None,
         execution_id: item.execution_id,
         attempt: item.attempt,

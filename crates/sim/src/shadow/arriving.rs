@@ -167,7 +167,8 @@ impl Shadow {
                 format!("{id} is accepted though its user has {has} of {limit}"),
             );
         }
-        let is_held = self.hold_of(newcomer.action).mode.is_some() || self.closed.contains(&newcomer.action);
+        let is_held =
+            self.hold_of(newcomer.action).mode.is_some() || self.closed.contains(&newcomer.action);
         let fits = self.has_room(newcomer, true) && self.has_room(newcomer, false);
         if limits.on_limit() == OnLimit::Reject && is_due && is_known && !is_held && !fits {
             say(

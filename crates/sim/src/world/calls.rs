@@ -143,7 +143,9 @@ impl World {
                 });
                 let slots = u32::try_from(slots).unwrap_or(1);
                 let ttl = crate::plan::WORKER_TTL;
-                let renewed = self.store.renew_worker(worker, ttl, (pool_name(pool), slots));
+                let renewed = self
+                    .store
+                    .renew_worker(worker, ttl, (pool_name(pool), slots));
                 StoreReply::WorkerRenewed(renewed)
             }
         }
