@@ -15,8 +15,8 @@ on_both_wirings! {
 const LEASE: &str = "/api/v1/worker/lease";
 const POOL: &str = "elsewhere";
 
-/// A lease is renewed as often as its worker likes, until it has ended or was given up; and whoever
-/// has one and hears nothing keeps nothing.
+/// A lease is renewed as often as its worker likes, until it is given up; and whoever has one and
+/// hears nothing keeps nothing.
 async fn leased(system: &System) -> anyhow::Result<()> {
     let api = &system.api;
     let stranger = Uuid::new_v4();
@@ -37,18 +37,6 @@ async fn leased(system: &System) -> anyhow::Result<()> {
     let over = api.post(LEASE, &asked).await?;
     over.refused(409, "LEASE_EXPIRED")?;
 
-    let mut short = lease(Uuid::new_v4(), POOL, 4);
-    short["lease_seconds"] = json!(1);
-    api.post(LEASE, &short).await?.expect(200)?;
-    let id = short["worker"].as_str().unwrap_or_default().parse()?;
-    wait_for("the end of its lease", async || {
-        let found = shown(system, id).await?;
-        ensure!(found["alive"] == false, "{found}");
-        Ok(())
-    })
-    .await?;
-    let over = api.post(LEASE, &short).await?;
-    over.refused(409, "LEASE_EXPIRED")?;
     let gone = api.post("/api/v1/worker/claims", &asked).await?;
     ensure!(gone.status == 404, "{gone:?}");
 
@@ -150,7 +138,7 @@ async fn granted(system: &System) -> anyhow::Result<()> {
     // The next one comes as soon as there is room, and again when its worker has ended.
     let section = stranger.hears("grants").await?;
     ensure!(section["grants"][0]["execution_id"] == second, "{section}");
-    stranger.retires().await?;
+    stranger.renews(1).await?;
     let record = wait_for("its place in the queue", async || {
         let record = api.execution(second).await?;
         ensure!(record["status"] == "queued", "{record}");
@@ -158,6 +146,9 @@ async fn granted(system: &System) -> anyhow::Result<()> {
     })
     .await?;
     ensure!(record["worker"].is_null(), "{record}");
+    let over = stranger.renews(60).await;
+    let words = format!("{:#}", over.expect_err("its lease is over"));
+    ensure!(words.contains("LEASE_EXPIRED"), "{words}");
     let mut another = Foreign::join(system, POOL, 3).await?;
     let section = another.hears("grants").await?;
     let grant = section["grants"][0].clone();
