@@ -43,7 +43,6 @@ async fn a_completion_reaches_the_owner_of_its_partition_with_all_that_it_needs(
     // What an owner does not need stays behind.
     let needed = Completion {
         partition: None,
-        finished_at: None,
         ..sent
     };
     assert_eq!(

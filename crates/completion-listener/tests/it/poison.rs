@@ -52,6 +52,13 @@ async fn each_bad_item_goes_alone_and_the_good_ones_go_on() -> Result<()> {
             },
             "not the id",
         ),
+        (
+            Completion {
+                worker: None,
+                ..completion(2, 15)
+            },
+            "`worker` is missing",
+        ),
     ];
     let mut items = vec![completion(2, 1)];
     items.extend(bad.iter().map(|(item, _)| item.clone()));
@@ -79,7 +86,7 @@ async fn each_bad_item_goes_alone_and_the_good_ones_go_on() -> Result<()> {
             counters.forwarded.get(),
             counters.poisoned.get()
         ),
-        (6, 2, 4)
+        (7, 2, 5)
     );
     listening.stop().await
 }

@@ -12,7 +12,7 @@ use attune_bus::{
     Settler, Subscriber, Subscription, Topic,
 };
 use attune_completion_listener::{CompletionListener, ListenerHandle, ListenerOptions};
-use attune_core::{ActionId, Attempt, Epoch, ExecutionId, PartitionId, Seq, Status};
+use attune_core::{ActionId, Attempt, Epoch, ExecutionId, PartitionId, Seq, Status, WorkerId};
 use attune_messages::v1::{Completion, ExecutionCompleted, SlotRelease};
 use attune_messages::{decode, encode};
 use chrono::Utc;
@@ -55,7 +55,7 @@ pub(crate) fn completion(partition: u16, n: u32) -> Completion {
         stdout: None,
         stderr: None,
         partition: None,
-        worker: None,
+        worker: Some(WorkerId(Uuid::nil())),
         started_at: None,
         finished_at: None,
     }

@@ -119,7 +119,7 @@ pub(crate) mod tests {
             stdout: None,
             stderr: None,
             partition: None,
-            worker: None,
+            worker: Some(WorkerId(uuid::Uuid::nil())),
             started_at: None,
             finished_at: None,
         }

@@ -116,6 +116,14 @@ fn what_cannot_be_is_refused_with_the_reason() {
             format!("`partition` is 2, but `execution_id` {id} belongs to 3; leave it out"),
         ),
         (
+            Completion {
+                worker: None,
+                ..good.clone()
+            },
+            "`worker` is missing; it is the id under which the worker was granted the attempt"
+                .to_owned(),
+        ),
+        (
             completion(4, 7),
             format!(
                 "`execution_id` {} is of partition 4, and the cluster has 4 of them",

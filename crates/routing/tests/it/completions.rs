@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use attune_core::{ActionId, Attempt, Epoch, ExecutionId, PartitionId, Refusal, Seq, Status};
+use attune_core::{
+    ActionId, Attempt, Epoch, ExecutionId, PartitionId, Refusal, Seq, Status, WorkerId,
+};
 use attune_messages::v1::{Completion, ExecutionCompleted, SlotRelease};
 use attune_messages::{TIMES_BACK, decode_batch, encode};
 use attune_routing::{Bounds, Completions, Message, Target};
@@ -31,7 +33,7 @@ fn completion(partition: u16, n: u32) -> Completion {
         stdout: None,
         stderr: None,
         partition: None,
-        worker: None,
+        worker: Some(WorkerId(Uuid::nil())),
         started_at: None,
         finished_at: None,
     }
