@@ -9,8 +9,8 @@ usage: attune-sim [--seeds N] [--first-seed S] [--jobs J] [--plant NAME] [--json
   --seeds N       how many seeds to run (1000)
   --first-seed S  the first of them (0)
   --jobs J        how many threads (the cores of the machine)
-  --plant NAME    plant a bug: no-fence, bounce-delivered, late-start, counter, ack-first,
-                  refuse-first, nack-requeue, tell-first, stale-inbox, same-epoch, cancel-db,
+  --plant NAME    plant a bug: no-fence, bounce-delivered, counter, ack-first, refuse-first,
+                  nack-requeue, tell-first, stale-inbox, same-epoch, cancel-db,
                   stale-result
   --json          print nothing but the last line
   --trace         print what happens in the first seed, and run no other

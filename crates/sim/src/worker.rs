@@ -11,7 +11,7 @@ use attune_executor::owner::Reported;
 
 use crate::bus::{Body, Name, Party};
 use crate::oracle::Key;
-use crate::plan::{MARGIN, Plant, Time, WORKER_TTL, outcome};
+use crate::plan::{MARGIN, Time, WORKER_TTL, outcome};
 use crate::trace::Note;
 use crate::world::{Ev, StoreCall, StoreReply, Word, World, completion};
 
@@ -241,9 +241,6 @@ impl World {
         }
         let party = self.worker_party(w);
         self.note(Note::LifeOver(party));
-        if self.has(Plant::LateStart) && self.workers[w].entries.waiting() > 0 {
-            return;
-        }
         self.kill_runs(w);
         self.workers[w].life = None;
         self.workers[w].asking = None;
@@ -379,12 +376,7 @@ impl World {
 
     /// Begins as many as there are free slots.
     fn begin_runs(&mut self, w: usize) {
-        let late = self.has(Plant::LateStart);
-        let living = |worker: &Worker, now| match late {
-            true => worker.life.map(|life| life.id),
-            false => worker.living(now),
-        };
-        while let Some(id) = living(&self.workers[w], self.now) {
+        while let Some(id) = self.workers[w].living(self.now) {
             let Some(grant) = self.workers[w].entries.begin_next(self.now) else {
                 return;
             };

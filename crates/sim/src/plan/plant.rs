@@ -7,8 +7,6 @@ pub enum Plant {
     NoFence,
     /// Owners take the broker's word for a message that may have been delivered as one that was not.
     BounceDelivered,
-    /// Workers begin what they hold after the time until which they trusted their lease.
-    LateStart,
     /// Every completion frees a slot, however often it comes.
     Counter,
     /// Owners acknowledge what they receive before they have stored what follows from it.
@@ -32,10 +30,9 @@ pub enum Plant {
 
 impl Plant {
     /// All of them, by the names they have on the command line.
-    pub const ALL: [(&'static str, Self); 12] = [
+    pub const ALL: [(&'static str, Self); 11] = [
         ("no-fence", Self::NoFence),
         ("bounce-delivered", Self::BounceDelivered),
-        ("late-start", Self::LateStart),
         ("counter", Self::Counter),
         ("ack-first", Self::AckFirst),
         ("nack-requeue", Self::RequeueLast),
