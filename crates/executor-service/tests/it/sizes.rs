@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use attune_bus::{Bus as _, MemoryBus, Room, Subscription, Topic};
+use attune_bus::{Bus as _, MemoryBus, Room, Topic};
 use attune_core::{ActionSpec, ExecutionId, RequestId, Run, Submission};
 use attune_executor::Counter;
 use attune_executor_service::ExecutorOptions;

@@ -11,6 +11,7 @@ use attune_core::{Bug, ExecutionId, PartitionId, Refusal, WorkerId};
 use attune_dispatch::{Key, Section, Stream};
 
 use super::backoff::Backoff;
+use super::silence::Silence;
 use super::{Dispatch, Output, Owner, PublishId, Published, Stage};
 use crate::counters::Counter;
 use crate::partition::Event;
@@ -24,13 +25,6 @@ const MAX_SECTION_BYTES: usize = 192 * 1024;
 const MAX_BYTES_TOGETHER: usize = 8 * 1024 * 1024;
 /// What is settled waits so long for company: nobody but the worker's memory waits for it.
 const SETTLED_AFTER: Millis = 50;
-/// A grant of which nothing was heard for so long may be lost: a worker says within a fifth of it that it runs,
-/// that it has ended or that it comes back.
-const UNHEARD: Millis = 1_500;
-/// What a worker has said of others counts for so long; it says so again every second.
-const ELSEWHERE: Millis = 3_000;
-/// How often that is looked for.
-const LOOK_EVERY: Millis = 1_000;
 
 /// What is to be told a life about one partition.
 #[derive(Debug, Default)]
@@ -116,13 +110,13 @@ pub(super) struct Links {
     bytes: usize,
     /// Executions that were in a section which the bus does not take: each goes in one of its own.
     alone: BTreeSet<ExecutionId>,
-    look_at: Millis,
+    pub(super) silence: Silence,
 }
 
 impl Links {
     pub(super) fn wake_at(&self) -> Option<Millis> {
         let due = self.links.values().filter_map(Link::due_at);
-        due.chain([self.look_at]).min()
+        due.chain([self.silence.look_at()]).min()
     }
 
     /// Whether so much is on its way that commands must wait.
@@ -215,7 +209,7 @@ impl Owner {
     /// Tells what can be told now.
     pub(super) fn go_on_with_links(&mut self, now: Millis) {
         self.roster.lock().wake(now);
-        self.look_for_unheard(now);
+        self.look_for_silence(now);
         self.bounce_unsent();
         let links = self.links.links.iter();
         let due = links.filter(|(_, link)| link.due_at().is_some_and(|at| at <= now));
@@ -500,29 +494,6 @@ impl Owner {
     pub(super) fn is_heard_of(&mut self, worker: WorkerId) {
         self.links.is_heard(worker);
         self.roster.lock().note_reach(worker, true);
-    }
-
-    /// Asks lives to compare of which nothing was heard about something that they were granted.
-    fn look_for_unheard(&mut self, now: Millis) {
-        if now < self.links.look_at {
-            return;
-        }
-        self.links.look_at = now + LOOK_EVERY;
-        self.roster.lock().forget_elsewhere(now - ELSEWHERE);
-        self.links.round_is_over();
-        let since = self.clock.at(now) - UNHEARD;
-        let mut unheard = Vec::new();
-        for (id, place) in &self.places {
-            if let Stage::Serving(partition) = &place.stage {
-                let workers = partition.unheard_of(since).into_iter();
-                unheard.extend(workers.map(|worker| (*id, worker)));
-            }
-        }
-        for (id, worker) in unheard {
-            if self.roster.lock().knows(worker) {
-                self.links.want_sync(id, worker);
-            }
-        }
     }
 
     /// Opens the streams of a partition that was taken.

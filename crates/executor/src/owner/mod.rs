@@ -13,7 +13,8 @@
 //! - `rewriting` writes again what the store refuses.
 //! - `beside` keeps dead letters and entries of the audit log that the store does not take.
 //! - `telling` says what was committed: grants, answers, snapshots, acknowledgements.
-//! - `links` keeps the ways to the lives of workers, and `reports` takes what they say.
+//! - `links` keeps the ways to the lives of workers, `reports` takes what they say, `silence` asks those that
+//!   say nothing.
 //! - `sweep` compares memory with the store, beside the rounds.
 //! - `following` reads what operators hold and the policy documents, and brings them to the partitions.
 //! - `grouping` reads by what executions are grouped, when that has changed.
@@ -41,6 +42,7 @@ mod renewing;
 mod reports;
 mod rewriting;
 mod rounds;
+mod silence;
 mod slow;
 mod snapshots;
 mod steps;
