@@ -123,7 +123,7 @@ fn a_free_slot_may_be_nobodys_where_starts_are_counted() {
             action_id: ActionId(1),
             queue_length: 1,
             active_count: 0,
-            max_concurrent: None,
+            max_concurrent: Some(2),
             oldest_enqueued_at: Some(now() - TimeDelta::seconds(10)),
             total_enqueued: 3,
             total_completed: 2,
