@@ -215,7 +215,8 @@ fn what_has_a_slot_says_which_workers_it_waits_for() {
     );
     execution.cancel_requested = true;
     let words = requested(&execution, &around);
-    let cancelled = format!("{of_pool} and end it unrun: it is being cancelled; ");
+    let cancelled =
+        "for its worker, of its pool \"gpu\", to end it: it is being cancelled; ".to_owned();
     assert!(words.starts_with(&cancelled), "{words}");
 }
 

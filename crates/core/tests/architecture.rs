@@ -21,13 +21,15 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("bus-conformance", &["bus", "core"]),
     ("commands", &["bus", "messages", "core"]),
     ("bus-rabbitmq", &["bus", "messages", "runtime", "core"]),
-    ("executor", &["core"]),
+    ("dispatch", &["core"]),
+    ("executor", &["dispatch", "core"]),
     ("routing", &["messages", "core"]),
     ("routing-service", &["routing", "bus", "runtime", "core"]),
     (
         "executor-service",
         &[
             "executor",
+            "dispatch",
             "routing",
             "routing-service",
             "store",
@@ -59,7 +61,9 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     (
         "worker",
-        &["store", "bus", "messages", "runtime", "core", "record"],
+        &[
+            "dispatch", "store", "bus", "messages", "runtime", "core", "record",
+        ],
     ),
     ("api-types", &["core"]),
     ("cli", &["api-types", "core"]),
@@ -87,7 +91,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     ("testkit", &["core", "history", "record", "bus", "messages"]),
     ("model", &[]),
-    ("sim", &["executor", "routing", "messages", "core"]),
+    (
+        "sim",
+        &["executor", "dispatch", "routing", "messages", "core"],
+    ),
     ("schedules", &["store", "messages", "runtime", "core"]),
 ];
 
@@ -174,11 +181,13 @@ fn crates_use_only_what_they_may() {
 /// bounds a wait.
 #[test]
 fn the_crates_that_decide_need_nothing_but_themselves() {
-    let may_use: [(&str, &[&str]); 2] = [
+    let may_use: [(&str, &[&str]); 3] = [
+        ("attune-dispatch", &["attune-core", "foldhash"]),
         (
             "attune-executor",
             &[
                 "attune-core",
+                "attune-dispatch",
                 "chrono",
                 "dashmap",
                 "foldhash",

@@ -39,8 +39,7 @@ use crate::refusals::{BusState, Refusals, Teller, lasting, watch_bus};
 
 /// How many messages one step brings at most.
 const MAX_DELIVERED: usize = 1024;
-/// How long a stopping executor waits for what is under way. What is not confirmed by then is
-/// told again by the next owner.
+/// How long a stopping executor waits for what is under way; the next owner finds the rest.
 const DRAIN: Duration = Duration::from_secs(10);
 
 /// What settles a delivery, and through which subscription it came.
@@ -436,8 +435,7 @@ fn events_of(send: &owner::Send) -> u64 {
     }
 }
 
-/// The answer of a store call. One that panicked may have been made: its outcome is unknown, and
-/// the owner goes on as after any other unknown outcome.
+/// The answer of a store call. One that panicked may have been made: its outcome is unknown.
 ///
 /// Nothing that the call borrows is looked at again but locks, which survive a panic.
 async fn answered(call: impl Future<Output = Reply>) -> Reply {

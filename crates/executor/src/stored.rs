@@ -54,10 +54,9 @@ pub struct NewExecution {
     pub attempt: Attempt,
     /// The number of its grant, when it holds a slot.
     pub grant_no: Option<i64>,
-    /// What it demands of the limits of its action, where not all demand the same; apart, because most
-    /// demand nothing of their own and every effect is as large as the largest.
+    /// What it demands of the limits of its action, where not all demand the same; apart, as most do not.
     pub demand: Option<Box<Demand>>,
-    /// Whether it shall be ended already: it was given a slot, and a later one of its round takes its place.
+    /// Whether it shall be ended already: a later one of its round takes its place.
     pub cancel_requested: bool,
     /// Which life of a worker may run it, when it holds a slot.
     pub worker: Option<WorkerId>,
@@ -146,17 +145,16 @@ impl Change {
     }
 }
 
-/// What is written of an execution that waits again, or that keeps its slot until its next try.
+/// What is written of who waits again, or keeps its slot until its next try.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PutBack {
-    /// Until when it waits for its time. Without one it is eligible at once, and an earlier delay is over
-    /// for good, whatever a clock shows.
+    /// Until when it waits for its time; without one it is eligible at once, whatever a clock shows.
     pub not_before: Option<Millis>,
     /// How many of its grants never began, from now on.
     pub unbegun: u16,
     /// Why its last try ended, if one did; else that is as it was.
     pub last_error: Option<String>,
-    /// Whether it keeps its slot until `not_before`: nobody may run the attempt that has ended.
+    /// Whether it keeps its slot until `not_before`.
     pub keeps_slot: bool,
 }
 
@@ -178,11 +176,8 @@ impl End {
     /// [`IllegalMove`] when it cannot end so.
     pub fn of(id: ExecutionId, from: Status, outcome: Arc<Outcome>) -> Result<Self, IllegalMove> {
         Transition::of(from, Move::End(outcome.status))?;
-        Ok(Self {
-            id,
-            outcome,
-            ran: None,
-        })
+        let ran = None;
+        Ok(Self { id, outcome, ran })
     }
 }
 
@@ -366,8 +361,7 @@ pub struct StoredExecution {
     pub attempt: Attempt,
     /// How many of these grants never began.
     pub unbegun: u16,
-    /// Whether a try of it has ended and another was to follow; if it has held a slot, `not_before` says
-    /// when, and tells nothing without this: its delay is over.
+    /// Whether a try has ended and another was to follow: if it has held a slot, `not_before` says when.
     pub retried: bool,
     /// When it was accepted, by the time of the owner that did so.
     pub created: Millis,
@@ -482,7 +476,7 @@ impl StoredSlot {
     }
 }
 
-/// The lease of a partition, as it is stored. Whether it still holds is not: a watcher sees that.
+/// The lease of a partition, as it is stored. Whether it holds is not: a watcher sees that.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredLease {
     /// Which partition.

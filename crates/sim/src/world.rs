@@ -94,16 +94,13 @@ pub(crate) struct World {
     /// What operators were told is held.
     pub(crate) holds: Holds,
     pub(crate) policies: Policies,
-    /// What operations have done.
     pub(crate) operations: Operations,
     /// What clients were told is refused.
     pub(crate) refusals: Refusals,
     pub(crate) completions: Vec<Arc<Completion>>,
     /// What workers have said of runs.
     pub(crate) reports: Reports,
-    /// Who is to be tried again.
     pub(crate) retries: Retries,
-    /// How often executions have started.
     pub(crate) rates: Rates,
     pub(crate) lasting: Lasting,
     pub(crate) flow: Flow,
