@@ -115,6 +115,7 @@ statements! {
     SYSTEM_ID = "system_id",
     UPSERT_QUEUE_STATS = "upsert_queue_stats",
     VIOLATIONS = "violations",
+    WAL_POSITION = "wal_position",
     WORKER_ENDS = "worker_ends",
     WORKERS = "workers",
     WRITE_POLICY_PROGRESS = "write_policy_progress",

@@ -10,6 +10,7 @@ use url::Url;
 
 use crate::failure::Failure;
 use crate::options::{PostgresOptions, address};
+use crate::sql;
 
 /// What a role without the right to create databases is told by the server.
 const INSUFFICIENT_PRIVILEGE: &str = "42501";
@@ -74,6 +75,23 @@ impl TemporaryDatabase {
         self.run(statement).await
     }
 
+    /// How many bytes its server has written ahead, for all its databases together.
+    ///
+    /// # Errors
+    /// When the server cannot be reached or does not write by itself.
+    pub async fn wal_position(&self) -> Result<u64, StoreError> {
+        let options = self.server.clone();
+        let work = async move {
+            let mut connection = options.connect().await?;
+            let position: i64 = sqlx::query_scalar(sql::WAL_POSITION)
+                .fetch_one(&mut connection)
+                .await?;
+            connection.close().await?;
+            Ok(u64::try_from(position).unwrap_or(0))
+        };
+        self.own_task(work).await
+    }
+
     fn at(url: &str, name: &str) -> Result<Self, StoreError> {
         let unusable = |why: &str| StoreError::Statement(Box::new(Unusable(why.to_owned())));
         let fits = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_';
@@ -114,6 +132,14 @@ impl TemporaryDatabase {
                 .await?;
             connection.close().await
         };
+        self.own_task(work).await
+    }
+
+    /// Lets work end also when nobody waits for it any more.
+    async fn own_task<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T, sqlx::Error>> + Send + 'static,
+    ) -> Result<T, StoreError> {
         match tokio::spawn(work).await {
             Ok(result) => result.map_err(|error| self.failure(error)),
             Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
