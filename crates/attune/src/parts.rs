@@ -1,11 +1,12 @@
 //! Opens the store and the bus that the settings name: the only place that knows the adapters.
 
 use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
-use attune_bus::{Bus, BusError, MemoryBus, Topic};
+use attune_bus::{Bus, BusError, Counted, MemoryBus, Topic};
 use attune_bus_rabbitmq::{QueueType, RabbitBus, RabbitOptions};
 use attune_config::{Settings, Wiring};
 use attune_core::PartitionId;
@@ -19,6 +20,8 @@ use attune_store_sqlite::{SqliteOptions, SqliteStore};
 pub(crate) struct Parts {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) bus: Arc<dyn Bus>,
+    /// How many messages the bus has taken from this process.
+    pub(crate) published: Arc<AtomicU64>,
     /// The same bus, when it is inside this process.
     memory: Option<Arc<MemoryBus>>,
     partitions: u16,
@@ -55,9 +58,11 @@ impl Parts {
         }
         if settings.wiring == Wiring::Embedded {
             let memory = Arc::new(MemoryBus::new());
+            let counted = Counted::new(memory.clone());
             return Ok(Self {
                 store,
-                bus: memory.clone(),
+                published: counted.published(),
+                bus: Arc::new(counted),
                 memory: Some(memory),
                 partitions,
             });
@@ -80,9 +85,11 @@ impl Parts {
             let noted = store.agree_on_bus(&name).await;
             is_our_bus(noted, settings, role)?;
         }
+        let counted = Counted::new(bus);
         Ok(Self {
             store,
-            bus,
+            published: counted.published(),
+            bus: Arc::new(counted),
             memory: None,
             partitions,
         })

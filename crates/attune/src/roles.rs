@@ -5,6 +5,7 @@ mod keepers;
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::process::ExitCode;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -13,7 +14,7 @@ use attune_config::Settings;
 use attune_core::{ActionSpec, millis};
 use attune_record::{ProcessPhase, Record, Recorder, TimeBounds, now_ns};
 use attune_runtime::{
-    Health, Metrics, Shutdown, TaskOutcome, descriptors, ops_server, systemd, telemetry,
+    Counter, Health, Metrics, Shutdown, TaskOutcome, descriptors, ops_server, systemd, telemetry,
 };
 use attune_store::{Store, StoreError};
 use attune_worker::{HttpOptions, Worker, WorkerOptions};
@@ -117,6 +118,13 @@ pub(crate) async fn serve(
         Err(_) if shutdown.is_cancelled() => return Ok(ExitCode::SUCCESS),
         Err(error) => return Err(error),
     };
+    let published = parts.published.clone();
+    Counter::show(
+        &metrics.meter("bus"),
+        "bus.published.total",
+        "Messages that the bus has taken from this process.",
+        move || published.load(Ordering::Relaxed),
+    );
     if settings.wiring == attune_config::Wiring::Embedded {
         apply_core_pack(parts.store.as_ref(), settings).await?;
     }
