@@ -9,13 +9,19 @@
 //! All times but the rows' are nanoseconds of `CLOCK_MONOTONIC`, so that the records of every
 //! process of one machine compare.
 
+pub mod delays;
+pub mod doubling;
 pub mod load;
 pub mod report;
 pub mod rows;
 pub mod scenario;
+pub mod usage;
 pub mod utilisation;
 
+pub use delays::Delays;
+pub use doubling::Doubling;
 pub use load::{Load, LoadOptions, SubmitOutcome, Submitted};
-pub use report::{Delays, HandOff, Observed, Report};
+pub use report::{Costs, Observed, Report};
 pub use rows::{Row, read_rows};
 pub use scenario::{Asker, Pace, Scenario};
+pub use usage::{Group, Meter, Usage};

@@ -246,6 +246,9 @@ impl Generator {
             submission.requested_by = Some(asker.user);
             submission.labels.insert("key".to_owned(), asker.key);
         }
+        if let Some(parameters) = self.scenario.parameters() {
+            submission.parameters = parameters;
+        }
         submission
     }
 }

@@ -1,17 +1,36 @@
 //! The figures of one scenario.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use attune_core::{ExecutionId, Status};
-use attune_history::{Interval, Runs, judge_action, percentile};
+use attune_history::{Interval, Runs, judge_action};
 use serde::Serialize;
 
+use crate::delays::Delays;
 use crate::load::{Load, SubmitOutcome};
 use crate::rows::Row;
 use crate::scenario::{Asker, Scenario};
-use crate::utilisation::slot_utilisation;
+use crate::usage::Usage;
+use crate::utilisation::{slot_utilisation, worker_utilisation};
 
-/// What was seen of one scenario, from three sides.
+/// What was seen from outside while a scenario ran.
+#[derive(Debug, Clone, Default)]
+pub struct Costs {
+    /// What the processes have used.
+    pub usage: Usage,
+    /// Bytes that the database has written ahead, if that is known.
+    pub wal_bytes: Option<u64>,
+    /// Messages that the bus has taken, if that is known.
+    pub messages: Option<u64>,
+    /// Slots that the queues still held when everything had ended, by their own snapshots.
+    pub slots_held: u64,
+    /// Completions that workers have sent twice.
+    pub sent_twice: u64,
+    /// Completions that the completion listener has passed on once more.
+    pub passed_on_twice: u64,
+}
+
+/// What was seen of one scenario, from three sides, and what it has cost.
 #[derive(Debug)]
 pub struct Observed<'a> {
     /// The scenario.
@@ -24,6 +43,8 @@ pub struct Observed<'a> {
     pub runs: &'a Runs,
     /// What the store has.
     pub rows: &'a [Row],
+    /// What it has cost.
+    pub costs: &'a Costs,
 }
 
 /// The figures of one scenario. Serialised, it is the object that `attune bench --json` prints;
@@ -40,12 +61,19 @@ pub struct Report {
     pub exec_per_s: f64,
     /// Executions that were accepted, over the time from the first request to the last answer.
     pub submit_per_s: f64,
+    /// From the first start of a run to the last end, of what succeeded: without the time in which
+    /// a load was only asked for.
+    pub drain_per_s: f64,
+    /// From the request (in an open loop: its scheduled time) to its answer.
+    pub submit_ms: Delays,
     /// From the request (in an open loop: its scheduled time) to the start of the run.
     pub submit_to_start_ms: Delays,
     /// From the end of a run to the start of the run that takes over its slot, while others wait.
-    pub handoff_ms: HandOff,
+    pub handoff_ms: Delays,
     /// See [`slot_utilisation`].
     pub slot_utilisation: Option<f64>,
+    /// See [`worker_utilisation`]; null when the workers have more slots than are ever needed.
+    pub worker_utilisation: Option<f64>,
     /// Runs that began out of order.
     pub order_violations: u64,
     /// Runs that began above the limit of their action.
@@ -53,30 +81,23 @@ pub struct Report {
     /// Accepted executions that did not succeed, or whose run does not have exactly one start
     /// and one end.
     pub lost: u64,
+    /// Slots that were still held, or executions that still waited or ran, when all had ended.
+    pub leaked: u64,
+    /// Completions that were sent twice and came to the completion listener twice; null where
+    /// none were sent twice.
+    pub duplicates: Option<u64>,
+    /// Seconds of CPU by process, from the first request to the last end.
+    pub cpu_s: BTreeMap<String, f64>,
+    /// The most resident memory that was seen, in MiB by process.
+    pub rss_mb: BTreeMap<String, f64>,
+    /// Bytes that PostgreSQL wrote ahead, for each execution.
+    pub wal_bytes_per_execution: Option<f64>,
+    /// Messages that the bus took, for each execution.
+    pub messages_per_execution: Option<f64>,
     /// What is not among the figures but must be told: requests that were refused or whose
     /// outcome is unknown, records that do not fit together.
     #[serde(skip)]
     pub problems: Vec<String>,
-}
-
-/// Percentiles of a delay, in milliseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Delays {
-    /// Half of them are shorter.
-    pub p50: Option<f64>,
-    /// 5 % of them are longer.
-    pub p95: Option<f64>,
-    /// 1 % of them are longer.
-    pub p99: Option<f64>,
-}
-
-/// Percentiles of the hand-off of slots, in milliseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct HandOff {
-    /// Half of them are shorter.
-    pub p50: Option<f64>,
-    /// 1 % of them are longer.
-    pub p99: Option<f64>,
 }
 
 impl Report {
@@ -88,23 +109,24 @@ impl Report {
             load,
             runs,
             rows,
+            costs,
         } = *observed;
         let accepted: HashMap<ExecutionId, i64> = load
             .accepted()
             .map(|(id, submitted)| (id, submitted.answered_ns))
             .collect();
         let by_execution = by_execution(runs);
-        let delays: Vec<i64> = load
+        let answers = load
             .accepted()
-            .filter_map(|(id, submitted)| {
-                let first = by_execution
-                    .get(&id)?
-                    .iter()
-                    .map(|run| run.start_ns)
-                    .min()?;
-                Some(first - submitted.invoked_ns)
-            })
-            .collect();
+            .map(|(_, submitted)| submitted.answered_ns - submitted.invoked_ns);
+        let delays = load.accepted().filter_map(|(id, submitted)| {
+            let first = by_execution
+                .get(&id)?
+                .iter()
+                .map(|run| run.start_ns)
+                .min()?;
+            Some(first - submitted.invoked_ns)
+        });
         let verdict = judge(scenario, runs, load, &accepted);
         let rates = Rates::of(load, runs, rows);
         Self {
@@ -113,29 +135,42 @@ impl Report {
             executions: accepted.len(),
             exec_per_s: rates.executed,
             submit_per_s: rates.submitted,
-            submit_to_start_ms: Delays {
-                p50: millis(&delays, 0.50),
-                p95: millis(&delays, 0.95),
-                p99: millis(&delays, 0.99),
-            },
-            handoff_ms: HandOff {
-                p50: millis(&verdict.handoff_ns, 0.50),
-                p99: millis(&verdict.handoff_ns, 0.99),
-            },
+            drain_per_s: rates.drained,
+            submit_ms: Delays::of(answers),
+            submit_to_start_ms: Delays::of(delays),
+            handoff_ms: Delays::of(verdict.handoff_ns),
             slot_utilisation: slot_utilisation(rows, scenario.limit).map(|share| round(share, 4)),
+            worker_utilisation: of_workers(scenario, runs, &accepted),
             order_violations: verdict.order_violations,
             limit_violations: verdict.limit_violations,
             lost: lost(accepted.keys(), &by_execution, rows),
-            problems: problems(scenario, load, runs),
+            leaked: leaked(rows, costs.slots_held),
+            duplicates: scenario.doubled.map(|_| costs.passed_on_twice),
+            cpu_s: rounded(&costs.usage.cpu_s, 2),
+            rss_mb: rounded(&costs.usage.rss_mb, 1),
+            wal_bytes_per_execution: per_execution(costs.wal_bytes, accepted.len()),
+            messages_per_execution: per_execution(costs.messages, accepted.len()),
+            problems: problems(observed),
         }
     }
 
     /// Whether every promise that was looked at was kept.
     pub fn kept(&self) -> bool {
-        self.lost == 0
-            && self.order_violations == 0
-            && self.limit_violations == 0
-            && self.problems.is_empty()
+        self.faults().is_empty() && self.problems.is_empty()
+    }
+
+    /// The promises that were not kept, in words.
+    pub fn faults(&self) -> Vec<String> {
+        let counted = [
+            (self.order_violations, "runs began out of order"),
+            (self.limit_violations, "runs began above their limit"),
+            (self.lost, "executions were lost"),
+            (self.leaked, "slots or executions were left"),
+        ];
+        let broken = counted.into_iter().filter(|(count, _)| *count > 0);
+        broken
+            .map(|(count, what)| format!("{count} {what}"))
+            .collect()
     }
 }
 
@@ -143,6 +178,7 @@ impl Report {
 struct Rates {
     executed: f64,
     submitted: f64,
+    drained: f64,
 }
 
 impl Rates {
@@ -156,12 +192,9 @@ impl Rates {
             .accepted()
             .map(|(_, submitted)| submitted.answered_ns)
             .max();
-        let last_end = runs
-            .by_action
-            .values()
-            .flatten()
-            .filter_map(|run| run.end_ns)
-            .max();
+        let all = || runs.by_action.values().flatten();
+        let first_start = all().map(|run| run.start_ns).min();
+        let last_end = all().filter_map(|run| run.end_ns).max();
         let succeeded = rows
             .iter()
             .filter(|row| row.status == Status::Succeeded)
@@ -169,6 +202,7 @@ impl Rates {
         Self {
             executed: rate(succeeded, begin, last_end),
             submitted: rate(load.accepted().count(), begin, last_answer),
+            drained: rate(succeeded, first_start, last_end),
         }
     }
 }
@@ -259,8 +293,47 @@ fn lost<'a>(
     accepted.filter(|id| !good(id)).count() as u64
 }
 
-/// What the client was told that is not an acceptance, and records that are missing.
-fn problems(scenario: &Scenario, load: &Load, runs: &Runs) -> Vec<String> {
+/// How well the workers' slots were used, where there are no more than are needed.
+fn of_workers(
+    scenario: &Scenario,
+    runs: &Runs,
+    accepted: &HashMap<ExecutionId, i64>,
+) -> Option<f64> {
+    let slots = scenario.slots?;
+    let runs: Vec<Interval> = runs.by_action.values().flatten().copied().collect();
+    worker_utilisation(&runs, accepted, slots).map(|share| round(share, 4))
+}
+
+/// Executions that have not ended, and slots that are held by nobody among them.
+fn leaked(rows: &[Row], slots_held: u64) -> u64 {
+    let count = |of: fn(Status) -> bool| rows.iter().filter(|row| of(row.status)).count() as u64;
+    let open = count(|status| !status.is_terminal());
+    let holders = count(|status| matches!(status, Status::Requested | Status::Running));
+    open + slots_held.saturating_sub(holders)
+}
+
+fn per_execution(count: Option<u64>, executions: usize) -> Option<f64> {
+    let count = count.filter(|_| executions > 0)?;
+    Some(round(count as f64 / executions as f64, 2))
+}
+
+fn rounded(values: &BTreeMap<String, f64>, digits: i32) -> BTreeMap<String, f64> {
+    let values = values.iter();
+    values
+        .map(|(name, value)| (name.clone(), round(*value, digits)))
+        .collect()
+}
+
+/// What the client was told that is not an acceptance, records that are missing, and duplicates
+/// that nobody received.
+fn problems(observed: &Observed<'_>) -> Vec<String> {
+    let Observed {
+        scenario,
+        load,
+        runs,
+        costs,
+        ..
+    } = *observed;
     let mut problems = Vec::new();
     let mut tell = |what: &str, reasons: Vec<&String>| {
         if let Some(first) = reasons.first() {
@@ -296,12 +369,17 @@ fn problems(scenario: &Scenario, load: &Load, runs: &Runs) -> Vec<String> {
             runs.orphan_ends
         ));
     }
+    if let Some(every) = scenario.doubled {
+        let wanted = load.accepted().count() as u64 / every.max(1);
+        let (sent, passed_on) = (costs.sent_twice, costs.passed_on_twice);
+        if sent < wanted || passed_on < sent {
+            problems.push(format!(
+                "{wanted} completions were to be sent twice, {sent} were, and {passed_on} came to \
+                 the completion listener twice"
+            ));
+        }
+    }
     problems
-}
-
-/// A percentile of nanoseconds, in milliseconds to the microsecond.
-fn millis(values_ns: &[i64], quantile: f64) -> Option<f64> {
-    percentile(values_ns, quantile).map(|nanos| round(nanos as f64 / 1e6, 3))
 }
 
 fn round(value: f64, digits: i32) -> f64 {

@@ -40,11 +40,15 @@ fn scenario(executions: usize, limit: u32) -> Scenario {
             in_flight: 1,
             pack: 1,
         },
-        policies: false,
+        ..Scenario::spread()
     }
 }
 
 fn report(lives: &[Life], limit: u32) -> Report {
+    report_of(&scenario(lives.len(), limit), lives, &Costs::default())
+}
+
+fn report_of(scenario: &Scenario, lives: &[Life], costs: &Costs) -> Report {
     let submitted = lives.iter().enumerate().map(|(index, life)| Submitted {
         index,
         request_id: RequestId::fresh(),
@@ -87,13 +91,13 @@ fn report(lives: &[Life], limit: u32) -> Report {
             finished_us: Some(end * 1000),
         })
     });
-    let scenario = scenario(lives.len(), limit);
     Report::of(&Observed {
-        scenario: &scenario,
+        scenario,
         wiring: "embedded",
         load: &load,
         runs: &Runs::of(records),
         rows: &rows.collect::<Vec<_>>(),
+        costs,
     })
 }
 
@@ -112,14 +116,12 @@ fn a_chain_has_the_figures_one_expects() {
     // From 0 to the last end at 1.2 s; the last answer at 1 ms.
     assert_eq!(report.exec_per_s, 83.3);
     assert_eq!(report.submit_per_s, 100_000.0);
-    assert_eq!(
-        report.handoff_ms,
-        HandOff {
-            p50: Some(2.0),
-            p99: Some(2.0)
-        }
-    );
-    let Delays { p50, p95, p99 } = report.submit_to_start_ms;
+    let handoff = report.handoff_ms;
+    assert_eq!((handoff.p50, handoff.p99), (Some(2.0), Some(2.0)));
+    assert_eq!(report.submit_ms.max, Some(1.0));
+    // From the first start at 2 ms to the last end at 1.2 s.
+    assert_eq!(report.drain_per_s, 83.5);
+    let Delays { p50, p95, p99, .. } = report.submit_to_start_ms;
     let [p50, p95, p99] = [p50, p95, p99].map(Option::unwrap);
     assert!(
         (590.0..=602.0).contains(&p50) && (1130.0..=1142.0).contains(&p95),
@@ -203,6 +205,7 @@ fn what_was_not_accepted_is_told() {
             ..Runs::default()
         },
         rows: &[],
+        costs: &Costs::default(),
     });
     assert_eq!(
         report.problems,
@@ -219,18 +222,32 @@ fn what_was_not_accepted_is_told() {
 
 #[test]
 fn the_json_object_has_the_documented_names() {
+    let costs = Costs {
+        usage: Usage {
+            cpu_s: [("postgresql".to_owned(), 1.2345)].into(),
+            rss_mb: [("postgresql".to_owned(), 45.67)].into(),
+        },
+        wal_bytes: Some(1001),
+        messages: Some(5),
+        ..Costs::default()
+    };
     let report = Report {
         wiring: "postgres-rabbitmq".to_owned(),
-        ..report(&chain(2), 1)
+        ..report_of(&scenario(2, 1), &chain(2), &costs)
     };
     let text = serde_json::to_string(&report).unwrap();
     assert_eq!(
         text,
         r#"{"scenario":"spread","wiring":"postgres-rabbitmq","executions":2,"exec_per_s":83.3,"#
             .to_owned()
-            + r#""submit_per_s":2000.0,"submit_to_start_ms":{"p50":2.0,"p95":14.0,"p99":14.0},"#
-            + r#""handoff_ms":{"p50":2.0,"p99":2.0},"slot_utilisation":0.7692,"#
-            + r#""order_violations":0,"limit_violations":0,"lost":0}"#
+            + r#""submit_per_s":2000.0,"drain_per_s":90.9,"#
+            + r#""submit_ms":{"p50":1.0,"p95":1.0,"p99":1.0,"max":1.0},"#
+            + r#""submit_to_start_ms":{"p50":2.0,"p95":14.0,"p99":14.0,"max":14.0},"#
+            + r#""handoff_ms":{"p50":2.0,"p95":2.0,"p99":2.0,"max":2.0},"#
+            + r#""slot_utilisation":0.7692,"worker_utilisation":null,"#
+            + r#""order_violations":0,"limit_violations":0,"lost":0,"leaked":0,"duplicates":null,"#
+            + r#""cpu_s":{"postgresql":1.23},"rss_mb":{"postgresql":45.7},"#
+            + r#""wal_bytes_per_execution":500.5,"messages_per_execution":2.5}"#
     );
 }
 
@@ -243,4 +260,56 @@ fn what_was_not_measured_is_null() {
         "{value}"
     );
     assert_eq!(value["submit_to_start_ms"]["p50"], 1.0);
+}
+
+#[test]
+fn what_is_left_after_the_end_is_a_fault() {
+    let mut lives = chain(4);
+    lives[1].status = Some(Status::Running);
+    lives[2].status = Some(Status::Queued);
+    let costs = |slots_held| Costs {
+        slots_held,
+        ..Costs::default()
+    };
+    // The slot of the one that runs is its own; a second one is nobody's.
+    for (slots_held, leaked) in [(0, 2), (1, 2), (2, 3)] {
+        let report = report_of(&scenario(4, 1), &lives, &costs(slots_held));
+        assert_eq!(report.leaked, leaked);
+    }
+    let report = report_of(&scenario(4, 1), &chain(4), &costs(1));
+    assert_eq!(report.faults(), ["1 slots or executions were left"]);
+    assert!(!report.kept());
+}
+
+#[test]
+fn duplicates_that_came_to_nobody_are_told() {
+    let scenario = Scenario {
+        doubled: Some(2),
+        ..scenario(4, 1)
+    };
+    let costs = |sent_twice, passed_on_twice| Costs {
+        sent_twice,
+        passed_on_twice,
+        ..Costs::default()
+    };
+    let good = report_of(&scenario, &chain(4), &costs(2, 2));
+    assert!(good.kept() && good.duplicates == Some(2), "{good:?}");
+    for (sent, passed_on) in [(0, 0), (1, 1), (2, 1)] {
+        let report = report_of(&scenario, &chain(4), &costs(sent, passed_on));
+        assert!(!report.kept(), "{sent} {passed_on}");
+        assert_eq!(report.duplicates, Some(passed_on));
+    }
+    assert_eq!(report(&chain(4), 1).duplicates, None);
+}
+
+#[test]
+fn workers_are_looked_at_where_their_slots_are_counted() {
+    let scenario = Scenario {
+        slots: Some(1),
+        ..scenario(10, 1)
+    };
+    let found = report_of(&scenario, &chain(10), &Costs::default());
+    // 9 runs of 10 ms while others wait, 2 ms apart.
+    assert_eq!(found.worker_utilisation, Some(0.8333));
+    assert_eq!(report(&chain(10), 1).worker_utilisation, None);
 }

@@ -48,20 +48,21 @@ pub async fn read_rows(
     scenario: &Scenario,
 ) -> Result<Vec<Row>, StoreError> {
     let mut rows = Vec::with_capacity(scenario.executions);
-    for action in 0..scenario.actions {
-        let filter = ExecutionFilter {
-            action_ref: Some(scenario.action_ref(action)),
-            bodies: Bodies::NONE,
-            ..ExecutionFilter::default()
-        };
-        let mut after = None;
-        loop {
-            let page = store.list_executions(&filter, after, PAGE).await?;
-            rows.extend(page.executions.iter().map(|record| Row::of(action, record)));
-            after = page.next;
-            if after.is_none() {
-                break;
-            }
+    // All of them, whatever their action: there may be as many actions as executions.
+    let filter = ExecutionFilter {
+        bodies: Bodies::NONE,
+        ..ExecutionFilter::default()
+    };
+    let mut after = None;
+    loop {
+        let page = store.list_executions(&filter, after, PAGE).await?;
+        rows.extend(page.executions.iter().filter_map(|record| {
+            let action = scenario.action_named(&record.action_ref)?;
+            Some(Row::of(action, record))
+        }));
+        after = page.next;
+        if after.is_none() {
+            break;
         }
     }
     Ok(rows)

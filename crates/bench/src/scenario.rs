@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use attune_core::policy::{Fairness, OnRate, RateLimit, Retry};
 use attune_core::{ActionPolicy, ActionRef, ActionSpec, Builtin, Priority, Run};
+use serde_json::value::RawValue;
 
 /// When executions are asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,7 +25,7 @@ pub enum Pace {
     },
 }
 
-/// A load: so many no-op executions, over so many actions, under a limit.
+/// A load: so many executions, over so many actions, under a limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Scenario {
     /// Its name, part of the refs of its actions.
@@ -39,6 +40,14 @@ pub struct Scenario {
     pub pace: Pace,
     /// Whether executions differ in who asks for them and every policy of an action is on.
     pub policies: bool,
+    /// How long a run works. None does nothing and ends at once.
+    pub work: Option<Duration>,
+    /// How many executions all workers together run at once; not given, more than is ever needed.
+    pub slots: Option<usize>,
+    /// Whether nothing may start before everything was asked for.
+    pub held: bool,
+    /// Of so many completions one is sent twice.
+    pub doubled: Option<u64>,
 }
 
 /// How many different keys, and users, there are in a scenario with policies.
@@ -56,20 +65,36 @@ pub struct Asker {
     pub key: String,
 }
 
+/// What scenarios have in common: as fast as it goes, and nothing but a limit.
+const PLAIN: Scenario = Scenario {
+    name: "plain",
+    executions: 20_000,
+    actions: 100,
+    limit: 10,
+    pace: Pace::Closed {
+        in_flight: 4096,
+        pack: 512,
+    },
+    policies: false,
+    work: None,
+    slots: None,
+    held: false,
+    doubled: None,
+};
+
+/// The pace where the queue of one action is all that is looked at.
+const ONE_QUEUE: Pace = Pace::Closed {
+    in_flight: 1024,
+    pack: 256,
+};
+
 impl Scenario {
     /// 20,000 executions over 100 actions with limit 10, as fast as they are accepted: what the
     /// system moves when many queues are busy at once.
     pub const fn spread() -> Self {
         Self {
             name: "spread",
-            executions: 20_000,
-            actions: 100,
-            limit: 10,
-            pace: Pace::Closed {
-                in_flight: 4096,
-                pack: 512,
-            },
-            policies: false,
+            ..PLAIN
         }
     }
 
@@ -80,7 +105,7 @@ impl Scenario {
         Self {
             name: "policies",
             policies: true,
-            ..Self::spread()
+            ..PLAIN
         }
     }
 
@@ -92,11 +117,8 @@ impl Scenario {
             executions: 2_000,
             actions: 1,
             limit: 1,
-            pace: Pace::Closed {
-                in_flight: 1024,
-                pack: 256,
-            },
-            policies: false,
+            pace: ONE_QUEUE,
+            ..PLAIN
         }
     }
 
@@ -107,17 +129,103 @@ impl Scenario {
             name: "steady",
             executions: 4_000,
             actions: 20,
-            limit: 10,
             pace: Pace::Open { per_second: 200 },
-            policies: false,
+            ..PLAIN
         }
     }
 
-    /// The same with another number of executions, at least one.
+    /// One action, with limits 1, 10 and 100, one after the other on a system of its own: what a
+    /// single queue moves, and how much of it is the wait for the hand-off.
+    pub const fn hot() -> [Self; 3] {
+        const fn with(name: &'static str, executions: usize, limit: u32) -> Scenario {
+            Scenario {
+                name,
+                executions,
+                actions: 1,
+                limit,
+                pace: ONE_QUEUE,
+                ..PLAIN
+            }
+        }
+        [
+            with("hot-1", 2_000, 1),
+            with("hot-10", 10_000, 10),
+            with("hot-100", 20_000, 100),
+        ]
+    }
+
+    /// 100,000 actions with limit 1, two executions of each: what a queue costs that hardly
+    /// anything goes through.
+    pub const fn keys() -> Self {
+        Self {
+            name: "keys",
+            executions: 200_000,
+            actions: 100_000,
+            limit: 1,
+            ..PLAIN
+        }
+    }
+
+    /// 1,000,000 executions that all wait before the first may start, and then all go: whether a
+    /// long queue is slower than a short one.
+    pub const fn backlog() -> Self {
+        Self {
+            name: "backlog",
+            executions: 1_000_000,
+            held: true,
+            ..PLAIN
+        }
+    }
+
+    /// [`spread`](Self::spread), of whose completions every tenth is sent twice: a slot that is
+    /// released twice would be a violation of the limit.
+    pub const fn duplicates() -> Self {
+        Self {
+            name: "duplicates",
+            doubled: Some(10),
+            ..PLAIN
+        }
+    }
+
+    /// 16,000 executions of one action that work for 50 ms each, with limit 40 and workers that
+    /// run 40 at once: how much of the workers' time goes into work.
+    pub const fn busy() -> Self {
+        Self {
+            name: "busy",
+            executions: 16_000,
+            actions: 1,
+            limit: 40,
+            pace: ONE_QUEUE,
+            work: Some(Duration::from_millis(50)),
+            slots: Some(40),
+            ..PLAIN
+        }
+    }
+
+    /// The two loads for which figures to be beaten are known: 1,000 executions at limit 5 (200 a
+    /// second) and 10,000 at limit 10 (500 a second).
+    pub const fn seed() -> [Self; 2] {
+        const fn with(name: &'static str, executions: usize, limit: u32) -> Scenario {
+            Scenario {
+                name,
+                executions,
+                actions: 1,
+                limit,
+                pace: ONE_QUEUE,
+                ..PLAIN
+            }
+        }
+        [with("seed-1000", 1_000, 5), with("seed-10000", 10_000, 10)]
+    }
+
+    /// The same with another number of executions, at least one, and no more actions than have
+    /// two of them.
     #[must_use]
     pub fn with_executions(self, executions: usize) -> Self {
+        let executions = executions.max(1);
         Self {
-            executions: executions.max(1),
+            executions,
+            actions: self.actions.min(executions.div_ceil(2)),
             ..self
         }
     }
@@ -125,6 +233,22 @@ impl Scenario {
     /// The ref of an action, counted from 0: `bench.spread-001` is the first.
     pub fn action_ref(&self, action: usize) -> String {
         format!("bench.{}-{:03}", self.name, action + 1)
+    }
+
+    /// Which action has this ref; `None` when it is none of the scenario's.
+    pub fn action_named(&self, action_ref: &str) -> Option<usize> {
+        let number = action_ref
+            .strip_prefix("bench.")?
+            .strip_prefix(self.name)?
+            .strip_prefix('-')?;
+        let action = number.parse::<usize>().ok()?.checked_sub(1)?;
+        (action < self.actions && self.action_ref(action) == action_ref).then_some(action)
+    }
+
+    /// What an execution is given.
+    pub fn parameters(&self) -> Option<Box<RawValue>> {
+        let seconds = self.work?.as_secs_f64();
+        RawValue::from_string(format!("{{\"seconds\":{seconds}}}")).ok()
     }
 
     /// Which action the execution with this index is of.
@@ -179,7 +303,8 @@ impl Scenario {
             .map(|action| {
                 let action_ref = ActionRef::try_from(self.action_ref(action))
                     .expect("names of scenarios are well formed");
-                let mut spec = ActionSpec::new(action_ref, Run::Builtin(Builtin::Noop));
+                let run = self.work.map_or(Builtin::Noop, |_| Builtin::Sleep);
+                let mut spec = ActionSpec::new(action_ref, Run::Builtin(run));
                 spec.policy.concurrency.limit = Some(self.limit);
                 spec.policy.queue.max_length =
                     Some(u32::try_from(self.executions).unwrap_or(1 << 30));
@@ -208,75 +333,5 @@ impl Scenario {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use super::*;
-
-    fn shape(scenario: Scenario) -> (&'static str, usize, usize, u32) {
-        let Scenario {
-            name,
-            executions,
-            actions,
-            limit,
-            ..
-        } = scenario;
-        (name, executions, actions, limit)
-    }
-
-    #[test]
-    fn the_scenarios_are_those_that_are_documented() {
-        assert_eq!(shape(Scenario::spread()), ("spread", 20_000, 100, 10));
-        assert_eq!(shape(Scenario::serial()), ("serial", 2_000, 1, 1));
-        assert_eq!(shape(Scenario::steady()), ("steady", 4_000, 20, 10));
-        assert_eq!(Scenario::serial().with_executions(7).executions, 7);
-    }
-
-    #[test]
-    fn with_policies_each_action_has_all_priorities_and_many_users_and_keys() {
-        let policies = Scenario::policies();
-        assert_eq!(shape(Scenario::policies()), ("policies", 20_000, 100, 10));
-        for spec in policies.specs() {
-            assert_eq!(spec.check(), Ok(()), "{}", spec.action_ref);
-        }
-        let of_first = (0..policies.executions).filter(|index| policies.action_of(*index) == 0);
-        let askers: Vec<Asker> = of_first.filter_map(|index| policies.asker(index)).collect();
-        let different =
-            |of: fn(&Asker) -> String| askers.iter().map(of).collect::<BTreeSet<_>>().len();
-        assert_eq!(different(|asker| asker.priority.to_string()), 5);
-        assert_eq!(different(|asker| asker.user.clone()), 100);
-        assert_eq!(different(|asker| asker.key.clone()), 200);
-        assert_eq!(Scenario::spread().asker(7), None);
-    }
-
-    #[test]
-    fn an_open_loop_keeps_its_schedule_to_the_nanosecond() {
-        let steady = Scenario::steady();
-        let due = |index| steady.due(index).unwrap();
-        assert_eq!(due(0), Duration::ZERO);
-        assert_eq!(due(1), Duration::from_millis(5));
-        assert_eq!(due(3_999), Duration::from_millis(19_995));
-        let thirds = Scenario {
-            pace: Pace::Open { per_second: 3 },
-            ..Scenario::steady()
-        };
-        assert_eq!(thirds.due(1), Some(Duration::from_nanos(333_333_333)));
-        assert_eq!(thirds.due(3_000_000), Some(Duration::from_secs(1_000_000)));
-        assert_eq!(Scenario::spread().due(5), None);
-    }
-
-    #[test]
-    fn actions_take_turns_and_take_everything() {
-        let spread = Scenario::spread();
-        assert_eq!(spread.action_of(0), spread.action_of(100));
-        assert_eq!(spread.action_ref(spread.action_of(99)), "bench.spread-100");
-        let specs = spread.specs();
-        assert_eq!(specs.len(), 100);
-        for spec in &specs {
-            assert_eq!(spec.check(), Ok(()), "{}", spec.action_ref);
-            assert_eq!(spec.policy.concurrency.limit, Some(10));
-            assert_eq!(spec.policy.queue.max_length, Some(20_000));
-        }
-        assert_eq!(specs[0].action_ref.as_str(), "bench.spread-001");
-    }
-}
+#[path = "scenario_tests.rs"]
+mod tests;

@@ -1,6 +1,9 @@
 //! How well slots were used while work was waiting.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+
+use attune_core::ExecutionId;
+use attune_history::Interval;
 
 use crate::rows::Row;
 
@@ -63,10 +66,57 @@ fn of_action(rows: &[&Row], limit: u32) -> Option<f64> {
     (waited_us > 0).then(|| held_us as f64 / (f64::from(limit) * waited_us as f64))
 }
 
+/// The share of the workers' slots in which something ran while work was waiting, from 0 to 1.
+///
+/// By the workers' and the client's own times: work is *waiting* while an execution that the client
+/// knows to be accepted has not begun to run. What counts is the time between the first start and
+/// the last end in which work was waiting; the result is the time that runs took in it, over
+/// `slots` times its length. `None` when nothing ever waited.
+pub fn worker_utilisation(
+    runs: &[Interval],
+    accepted: &HashMap<ExecutionId, i64>,
+    slots: usize,
+) -> Option<f64> {
+    let first = runs.iter().map(|run| run.start_ns).min()?;
+    let last = runs.iter().map(|run| run.end_ns.unwrap_or(i64::MIN)).max();
+    let last = last.filter(|last| *last > first)?;
+    let mut begun: HashMap<ExecutionId, i64> = HashMap::new();
+    // (when, change of waiting, change of running)
+    let mut changes = Vec::with_capacity(2 * (runs.len() + accepted.len()));
+    for run in runs {
+        let begin = begun.entry(run.execution_id).or_insert(run.start_ns);
+        *begin = run.start_ns.min(*begin);
+        changes.push((run.start_ns, 0, 1));
+        changes.push((run.end_ns.unwrap_or(last).max(run.start_ns), 0, -1));
+    }
+    for (id, accepted_ns) in accepted {
+        let begin = begun.get(id).copied().unwrap_or(last);
+        if *accepted_ns < begin {
+            changes.push((*accepted_ns, 1, 0));
+            changes.push((begin, -1, 0));
+        }
+    }
+    changes.sort_unstable();
+    let (mut waiting, mut running) = (0_i64, 0_i64);
+    let (mut waited_ns, mut busy_ns) = (0.0, 0.0);
+    let mut before = first;
+    for (when, waits, runs) in changes {
+        let when_ns = when.clamp(first, last);
+        if waiting > 0 {
+            waited_ns += (when_ns - before) as f64;
+            busy_ns += running as f64 * (when_ns - before) as f64;
+        }
+        before = when_ns;
+        waiting += waits;
+        running += runs;
+    }
+    (waited_ns > 0.0 && slots > 0).then(|| busy_ns / (slots as f64 * waited_ns))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use attune_core::{ExecutionId, Status};
+    use attune_core::Status;
 
     fn row(action: usize, created: i64, requested: i64, finished: i64) -> Row {
         Row {
@@ -142,5 +192,35 @@ mod tests {
             ..row(0, 0, 0, 0)
         };
         check(&[held, waiting, row(0, 0, 10, 10)], 1, Some(1.0));
+    }
+
+    /// Runs as (accepted, start, end), and what the workers' slots were used for.
+    fn busy(runs: &[(i64, i64, i64)], slots: usize) -> Option<f64> {
+        let id = |n: usize| ExecutionId(n as i64 + 1);
+        let accepted = runs.iter().enumerate().map(|(n, run)| (id(n), run.0));
+        let intervals = runs.iter().enumerate();
+        let intervals: Vec<_> = intervals
+            .map(|(n, run)| Interval::new(id(n), run.1, Some(run.2)))
+            .collect();
+        worker_utilisation(&intervals, &accepted.collect(), slots)
+    }
+
+    #[test]
+    fn workers_are_busy_as_long_as_runs_take() {
+        // Waiting from 0 to 22, of which the workers know from 2 on: 18 of 20 are work.
+        let chain = [(0, 2, 11), (0, 12, 21), (0, 22, 31)];
+        assert_eq!(busy(&chain, 1), Some(18.0 / 20.0));
+        assert_eq!(busy(&chain, 2), Some(9.0 / 20.0));
+        // The end, when nothing waits any more, does not count, however little runs then.
+        let tail = [(0, 0, 10), (0, 0, 10), (0, 10, 1000)];
+        assert_eq!(busy(&tail, 2), Some(1.0));
+    }
+
+    #[test]
+    fn a_gap_in_which_nothing_waits_does_not_count() {
+        let runs = [(0, 0, 10), (0, 10, 20), (500, 500, 510), (500, 510, 520)];
+        assert_eq!(busy(&runs, 1), Some(1.0));
+        assert_eq!(busy(&[(5, 0, 10), (20, 20, 30)], 1), None);
+        assert_eq!(busy(&[], 1), None);
     }
 }

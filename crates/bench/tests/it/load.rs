@@ -5,12 +5,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use attune_bench::{Load, LoadOptions, Pace, Scenario, SubmitOutcome, load};
+use attune_bench::doubling::repeated;
+use attune_bench::{Delays, Doubling, Load, LoadOptions, Pace, Scenario, SubmitOutcome, load};
 use attune_bus::memory::MemoryBus;
 use attune_bus::{Bus, Outgoing, Subscription, Topic};
 use attune_commands::{ClientOptions, CommandClient};
-use attune_core::{ExecutionId, PartitionId, Reject, RequestId, Status};
-use attune_messages::v1::{Accepted, Answer, AnswerOutcome, Submit};
+use attune_core::{Attempt, ExecutionId, PartitionId, Reject, RequestId, Status};
+use attune_messages::v1::{Accepted, Answer, AnswerOutcome, ExecutionCompleted, Submit};
 use attune_messages::{decode, encode};
 use attune_record::{Record, now_ns};
 use chrono::Utc;
@@ -102,7 +103,7 @@ async fn a_closed_loop_asks_for_everything_once() {
             in_flight: 40,
             pack: 10,
         },
-        policies: false,
+        ..Scenario::spread()
     };
     let before = now_ns();
     let (load, seen, progress) = run(&scenario, LoadOptions::default(), accepted).await;
@@ -139,7 +140,7 @@ async fn an_open_loop_counts_from_its_schedule() {
         actions: 3,
         limit: 1,
         pace: Pace::Open { per_second: 400 },
-        policies: false,
+        ..Scenario::spread()
     };
     let (load, ..) = run(&scenario, LoadOptions::default(), accepted).await;
     assert_eq!(load.accepted().count(), 20);
@@ -149,6 +150,107 @@ async fn an_open_loop_counts_from_its_schedule() {
         assert_eq!(submitted.invoked_ns - begin, due);
         assert!(submitted.answered_ns >= submitted.invoked_ns);
     }
+}
+
+/// How long the owner of the next test stands still.
+const STALL: Duration = Duration::from_millis(200);
+
+#[tokio::test]
+async fn in_an_open_loop_all_that_a_stall_delayed_pay_for_it() {
+    let scenario = Scenario {
+        executions: 60,
+        actions: 1,
+        pace: Pace::Open { per_second: 400 },
+        ..Scenario::steady()
+    };
+    // At the third command the only thread stands still, and with it whoever asks.
+    let (load, ..) = run(&scenario, LoadOptions::default(), |n| {
+        if n == 3 {
+            std::thread::sleep(STALL);
+        }
+        accepted(n)
+    })
+    .await;
+    assert_eq!(load.accepted().count(), 60);
+    let due = |index| scenario.due(index).unwrap();
+    let over = (due(2) + STALL).as_nanos() as i64;
+    let begin = load.submitted[0].invoked_ns;
+    for submitted in &load.submitted[2..] {
+        let due_ns = due(submitted.index).as_nanos() as i64;
+        assert_eq!(submitted.invoked_ns - begin, due_ns);
+        let waited_ns = submitted.answered_ns - submitted.invoked_ns;
+        assert!(waited_ns >= over - due_ns, "{submitted:?}");
+    }
+    // The delays are not those of one request: half of those due meanwhile waited for half of it.
+    let answers = load.submitted.iter();
+    let answers = answers.map(|submitted| submitted.answered_ns - submitted.invoked_ns);
+    let found = Delays::of(answers);
+    assert!(
+        found.max >= Some(195.0) && found.p50 >= Some(100.0),
+        "{found:?}"
+    );
+}
+
+/// Completions of these executions, in one message.
+fn completed(ids: std::ops::Range<i64>) -> Outgoing {
+    let items: Vec<_> = ids
+        .map(|id| {
+            let text = serde_json::json!({
+                "execution_id": ExecutionId(id), "attempt": 1, "action_id": 1, "status": "succeeded",
+            });
+            serde_json::from_value::<ExecutionCompleted>(text).unwrap()
+        })
+        .collect();
+    let id = Uuid::now_v7();
+    Outgoing::new(Topic::Completed, id, encode(id, Utc::now(), &items))
+}
+
+#[tokio::test]
+async fn one_of_so_many_completions_is_sent_twice() {
+    let memory: Arc<dyn Bus> = Arc::new(MemoryBus::new());
+    let topic = Topic::Completed;
+    let mut listener = memory
+        .subscribe(Subscription {
+            topic,
+            prefetch: 100,
+        })
+        .await
+        .unwrap();
+    let doubling = Doubling::new(Arc::clone(&memory), 10, 1 << 20);
+    memory.declare(&Topic::DeadLetters).await.unwrap();
+    doubling.publish(vec![completed(1..16)]).await.unwrap();
+    // Other messages and what cannot be read go through once.
+    let other = |topic| Outgoing::new(topic, Uuid::now_v7(), "[");
+    let others = vec![other(Topic::Completed), other(Topic::DeadLetters)];
+    doubling.publish(others).await.unwrap();
+    let more = vec![completed(16..18), completed(18..31)];
+    doubling.publish(more).await.unwrap();
+    let mut received = Vec::new();
+    while let Some(delivery) = listener.try_next() {
+        let items = decode::<ExecutionCompleted>(&delivery.body, 1 << 20);
+        let items = items.map(|(_, items)| items).unwrap_or_default();
+        received.push(
+            items
+                .iter()
+                .map(|one| one.0.execution_id.0)
+                .collect::<Vec<_>>(),
+        );
+    }
+    let range = |range: std::ops::Range<i64>| range.collect::<Vec<_>>();
+    assert_eq!(
+        received,
+        [
+            range(1..16),
+            vec![10],
+            vec![],
+            range(16..18),
+            range(18..31),
+            vec![20, 30]
+        ]
+    );
+    assert_eq!(doubling.again().load(Ordering::Relaxed), 3);
+    let once_more = [1, 2, 1, 1].map(|id| (ExecutionId(id), Attempt(1)));
+    assert_eq!(repeated(once_more), 2);
 }
 
 #[tokio::test]
@@ -162,7 +264,7 @@ async fn a_refusal_is_final_and_silence_is_not() {
             in_flight: 1,
             pack: 1,
         },
-        policies: false,
+        ..Scenario::spread()
     };
     let patience = LoadOptions {
         answer_within: Duration::from_millis(100),
@@ -200,7 +302,7 @@ async fn who_is_never_answered_gives_up() {
             in_flight: 1,
             pack: 1,
         },
-        policies: false,
+        ..Scenario::spread()
     };
     let patience = LoadOptions {
         answer_within: Duration::from_millis(50),
