@@ -106,6 +106,11 @@ impl Daemon {
         &self.name
     }
 
+    /// Its process, as long as it runs.
+    pub(super) fn pid(&self) -> Option<u32> {
+        self.child.id()
+    }
+
     /// Why it no longer runs, if so.
     pub(super) fn ended(&mut self) -> Option<String> {
         match self.child.try_wait() {

@@ -2,16 +2,20 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
+use attune_bench::{Group, Scenario};
 use attune_bus::Bus;
 use attune_config::Settings;
-use attune_core::ActionSpec;
 use attune_runtime::{Health, Metrics, Shutdown};
 use attune_store::Store;
 
 use super::interrupt::{Interrupt, nothing_fails};
+use super::prepare::{apply, hold, setting_up};
+use super::system::listener_in;
+use super::workers::Workers;
 use crate::parts::Parts;
 use crate::roles::{self, Role};
 
@@ -29,6 +33,7 @@ pub(super) struct Embedded {
     /// Stops the roles, apart from the benchmark itself.
     shutdown: Shutdown,
     parts: Option<Parts>,
+    in_process: Workers,
     stopped: bool,
 }
 
@@ -40,13 +45,14 @@ impl Embedded {
             history,
             shutdown: Shutdown::new(),
             parts: None,
+            in_process: Workers::default(),
             stopped: false,
         }
     }
 
     pub(super) async fn start(
         &mut self,
-        actions: &[ActionSpec],
+        scenario: &Scenario,
         interrupt: &Interrupt,
     ) -> anyhow::Result<()> {
         let opening = Parts::open(&self.settings, "bench", &interrupt.stop);
@@ -54,40 +60,63 @@ impl Embedded {
             .phase("the store", START, nothing_fails(), opening)
             .await?;
         let parts = self.parts.insert(opened).clone();
+        let limit = setting_up(START, scenario);
+        let preparing = async {
+            apply(&parts.store, scenario, self.settings.cluster.partitions).await?;
+            hold(parts.store.as_ref(), scenario, true).await
+        };
+        interrupt
+            .phase("the actions", limit, nothing_fails(), preparing)
+            .await?;
         let (settings, shutdown) = (&self.settings, &self.shutdown);
         let starting = async {
-            for action in actions {
-                parts
-                    .store
-                    .apply_action(action, settings.cluster.partitions, "bench")
-                    .await?;
-            }
             let (health, metrics) = (Health::new(), Metrics::new());
-            let services = [Role::Stats, Role::CompletionListener, Role::Executor];
+            let mut of_listener = settings.clone();
+            if scenario.doubled.is_some() {
+                of_listener.history.dir = Some(listener_in(&self.history));
+            }
+            let (services, listener) = ([Role::Stats, Role::Executor], [Role::CompletionListener]);
+            roles::start(&of_listener, &listener, &parts, &health, &metrics, shutdown).await?;
             let running =
                 roles::start(settings, &services, &parts, &health, &metrics, shutdown).await?;
-            let mut settings = settings.clone();
-            settings.history.dir = Some(self.history.clone());
-            for number in 1..=self.workers {
-                settings.worker.name = Some(format!("bench-worker-{number}"));
-                roles::start(
-                    &settings,
-                    &[Role::Worker],
-                    &parts,
-                    &health,
-                    &metrics,
-                    shutdown,
-                )
-                .await?;
-            }
+            let workers = Workers::start(
+                scenario,
+                (settings, &parts),
+                self.workers,
+                &self.history,
+                (&health, &metrics),
+                shutdown,
+            );
+            let workers = workers.await?;
             let view = running
                 .executor
                 .context("the executor is one of the roles")?;
-            roles::all_owned(&view, settings.cluster.partitions).await
+            roles::all_owned(&view, settings.cluster.partitions).await?;
+            anyhow::Ok(workers)
         };
-        interrupt
-            .phase("the roles to start", START, nothing_fails(), starting)
-            .await
+        self.in_process = interrupt
+            .phase("the roles to start", limit, nothing_fails(), starting)
+            .await?;
+        Ok(())
+    }
+
+    /// The one process there is.
+    pub(super) fn groups() -> Vec<Group> {
+        vec![Group {
+            name: "standalone".to_owned(),
+            root: std::process::id(),
+        }]
+    }
+
+    /// Messages that the bus has taken.
+    pub(super) fn published(&self) -> Option<u64> {
+        let parts = self.parts.as_ref()?;
+        Some(parts.published.load(Ordering::Relaxed))
+    }
+
+    /// Completions that were sent twice.
+    pub(super) fn sent_twice(&self) -> u64 {
+        self.in_process.sent_twice()
     }
 
     pub(super) fn ports(&self) -> Option<(Arc<dyn Store>, Arc<dyn Bus>)> {

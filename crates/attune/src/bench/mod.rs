@@ -1,13 +1,17 @@
 //! `attune bench`: starts a system of its own, puts a known load on it, and judges from what the
 //! workers recorded how fast it was and whether it kept its promises.
 
+mod costs;
 mod daemon;
 mod embedded;
 mod interrupt;
+mod prepare;
 mod processes;
 mod scenario_run;
+mod scrape;
 mod system;
 mod table;
+mod workers;
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -21,9 +25,12 @@ use crate::bench::interrupt::{Interrupt, Interrupted};
 /// Arguments of the benchmark.
 #[derive(Debug, Args)]
 pub(crate) struct BenchArguments {
-    /// What load to put on the system.
-    #[arg(long, value_enum, default_value_t = ScenarioChoice::All)]
-    scenario: ScenarioChoice,
+    /// What load to put on the system. Not given: `all`.
+    #[arg(value_enum, value_name = "SCENARIO", conflicts_with = "option")]
+    word: Option<ScenarioChoice>,
+    /// The same as SCENARIO.
+    #[arg(id = "option", long = "scenario", value_enum, value_name = "SCENARIO")]
+    option: Option<ScenarioChoice>,
     /// On what it runs: one process on SQLite, or separate processes on the PostgreSQL and
     /// RabbitMQ of the settings, in a database and under a prefix of their own. Not given: as
     /// set (`wiring`).
@@ -53,6 +60,18 @@ enum ScenarioChoice {
     Serial,
     /// 200 executions a second for 20 seconds, whatever the answers.
     Steady,
+    /// One action with limits 1, 10 and 100, one after the other.
+    Hot,
+    /// 100,000 actions with limit 1, two executions of each.
+    Keys,
+    /// 1,000,000 executions wait before the first may start; then all of them go.
+    Backlog,
+    /// `spread`, where every tenth completion is sent twice.
+    Duplicates,
+    /// Work of 50 ms each, limit 40, and workers that run 40 at once.
+    Busy,
+    /// 1,000 executions at limit 5, then 10,000 at limit 10.
+    Seed,
     /// `spread`, `serial` and `steady`, one after the other.
     All,
 }
@@ -65,11 +84,18 @@ enum WiringChoice {
 
 impl BenchArguments {
     fn scenarios(&self) -> Vec<Scenario> {
-        let scenarios = match self.scenario {
+        let choice = self.word.or(self.option).unwrap_or(ScenarioChoice::All);
+        let scenarios = match choice {
             ScenarioChoice::Spread => vec![Scenario::spread()],
             ScenarioChoice::Policies => vec![Scenario::policies()],
             ScenarioChoice::Serial => vec![Scenario::serial()],
             ScenarioChoice::Steady => vec![Scenario::steady()],
+            ScenarioChoice::Hot => Scenario::hot().into(),
+            ScenarioChoice::Keys => vec![Scenario::keys()],
+            ScenarioChoice::Backlog => vec![Scenario::backlog()],
+            ScenarioChoice::Duplicates => vec![Scenario::duplicates()],
+            ScenarioChoice::Busy => vec![Scenario::busy()],
+            ScenarioChoice::Seed => Scenario::seed().into(),
             ScenarioChoice::All => {
                 vec![Scenario::spread(), Scenario::serial(), Scenario::steady()]
             }
@@ -103,11 +129,15 @@ pub(crate) async fn run(
     let interrupt = Interrupt::listen()?;
     let wiring = arguments.wiring(settings);
     let mut reports = Vec::new();
-    for scenario in arguments.scenarios() {
+    for mut scenario in arguments.scenarios() {
+        let workers = arguments.workers(wiring);
+        // As many as the workers will have, when they cannot share them evenly.
+        let even = |slots: usize| slots.next_multiple_of(usize::from(workers));
+        scenario.slots = scenario.slots.map(even);
         let plan = scenario_run::Plan {
             scenario: &scenario,
             wiring,
-            workers: arguments.workers(wiring),
+            workers,
             keep: arguments.keep,
             quiet: arguments.json,
         };
@@ -119,8 +149,11 @@ pub(crate) async fn run(
             }
             Err(error) => return Err(error.context(format!("scenario {}", scenario.name))),
         };
-        for problem in &report.problems {
+        for problem in report.problems.iter().chain(&report.faults()) {
             eprintln!("attune: {}: {problem}", scenario.name);
+        }
+        if !report.kept() {
+            eprintln!("attune: {}: its figures are no result", scenario.name);
         }
         if arguments.json {
             let mut out = std::io::stdout().lock();
@@ -179,13 +212,41 @@ mod tests {
     }
 
     #[test]
-    fn impossible_numbers_are_refused() {
-        for line in [
-            "--executions 0",
-            "--workers 0",
-            "--workers 65",
-            "--scenario fast",
+    fn a_scenario_is_a_word_or_an_option() {
+        for (word, names) in [
+            ("hot", &["hot-1", "hot-10", "hot-100"][..]),
+            ("seed", &["seed-1000", "seed-10000"]),
+            ("keys", &["keys"]),
+            ("backlog", &["backlog"]),
+            ("duplicates", &["duplicates"]),
+            ("busy", &["busy"]),
+            ("all", &["spread", "serial", "steady"]),
         ] {
+            for line in [word.to_owned(), format!("--scenario {word}")] {
+                let scenarios = parse(&line).unwrap().scenarios();
+                let found: Vec<_> = scenarios.iter().map(|one| one.name).collect();
+                assert_eq!(found, names, "{line}");
+            }
+        }
+        assert!(parse("spread --scenario serial").is_err());
+    }
+
+    #[test]
+    fn an_unknown_scenario_is_told_which_there_are() {
+        for line in ["fast", "--scenario fast"] {
+            let error = parse(line).map(|_| ()).unwrap_err().to_string();
+            let listed = "spread, policies, serial, steady, hot, keys, backlog, duplicates, busy, \
+                          seed, all";
+            assert!(
+                error.contains("'fast'") && error.contains(listed),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn impossible_numbers_are_refused() {
+        for line in ["--executions 0", "--workers 0", "--workers 65"] {
             assert!(parse(line).is_err(), "{line}");
         }
     }

@@ -3,13 +3,16 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
-use attune_bus::{Bus, Topic};
+use attune_bench::{Group, Scenario, usage};
+use attune_bus::{Bus, Counted, Topic};
 use attune_bus_rabbitmq::RabbitBus;
 use attune_config::{PrintFormat, Secret, Settings};
-use attune_core::{ActionSpec, PartitionId};
+use attune_core::PartitionId;
+use attune_runtime::{Health, Metrics, Shutdown};
 use attune_store::Store;
 use attune_store_postgres::TemporaryDatabase;
 use tokio::time::{Instant, sleep, timeout};
@@ -17,8 +20,11 @@ use uuid::Uuid;
 
 use super::daemon::{Daemon, Launcher, Readiness};
 use super::interrupt::{Interrupt, nothing_fails};
-use super::system::history_in;
-use crate::parts;
+use super::prepare::{apply, hold, setting_up};
+use super::scrape;
+use super::system::{history_in, listener_in};
+use super::workers::Workers;
+use crate::parts::{self, Parts};
 
 /// How long connecting, and making or removing a database, may take.
 const CONNECT: Duration = Duration::from_secs(30);
@@ -41,10 +47,21 @@ pub(super) struct Processes {
     /// What names the database and the prefix.
     name: String,
     bus: Option<Arc<RabbitBus>>,
+    /// The same, for what is asked for.
+    counted: Option<Arc<Counted>>,
     database: Option<TemporaryDatabase>,
     store: Option<Arc<dyn Store>>,
     daemons: Vec<Daemon>,
+    inside: Inside,
     stopped: bool,
+}
+
+/// Workers in the process of the benchmark: only a bus of its own can be made to send twice.
+#[derive(Default)]
+struct Inside {
+    shutdown: Shutdown,
+    parts: Option<Parts>,
+    workers: Workers,
 }
 
 impl Processes {
@@ -60,16 +77,18 @@ impl Processes {
             folder: folder.to_owned(),
             name,
             bus: None,
+            counted: None,
             database: None,
             store: None,
             daemons: Vec::new(),
+            inside: Inside::default(),
             stopped: false,
         }
     }
 
     pub(super) async fn start(
         &mut self,
-        actions: &[ActionSpec],
+        scenario: &Scenario,
         interrupt: &Interrupt,
     ) -> anyhow::Result<()> {
         self.connect(interrupt).await?;
@@ -83,18 +102,18 @@ impl Processes {
         // Before the executor starts, so that it knows them from the beginning.
         let partitions = self.settings.cluster.partitions;
         let applying = async {
-            for action in actions {
-                store.apply_action(action, partitions, "bench").await?;
-            }
-            Ok(())
+            apply(&store, scenario, partitions).await?;
+            hold(store.as_ref(), scenario, true).await
         };
+        let limit = setting_up(MIGRATE, scenario);
         interrupt
-            .phase("the actions", MIGRATE, nothing_fails(), applying)
+            .phase("the actions", limit, nothing_fails(), applying)
             .await?;
-        self.start_daemons(&launcher, interrupt).await?;
+        self.start_daemons(scenario, &launcher, interrupt).await?;
+        let limit = setting_up(OWN, scenario);
         let owning = all_owned(store.as_ref());
         interrupt
-            .phase("all partitions to be owned", OWN, self.failure(), owning)
+            .phase("all partitions to be owned", limit, self.failure(), owning)
             .await
     }
 
@@ -107,7 +126,9 @@ impl Processes {
         let bus = interrupt
             .phase(&broker, CONNECT, nothing_fails(), connecting)
             .await?;
-        self.bus = Some(Arc::new(bus));
+        let bus = Arc::new(bus);
+        self.counted = Some(Arc::new(Counted::new(bus.clone())));
+        self.bus = Some(bus);
         let (url, name) = (
             self.settings.database.url.expose().clone(),
             self.name.clone(),
@@ -158,38 +179,133 @@ impl Processes {
     /// Starts all roles at once and waits until each has said that it is ready.
     async fn start_daemons(
         &mut self,
+        scenario: &Scenario,
         launcher: &Launcher,
         interrupt: &Interrupt,
     ) -> anyhow::Result<()> {
         let mut waited: Vec<(String, Readiness)> = Vec::new();
-        let history = history_in(&self.folder).display().to_string();
+        let history = history_in(&self.folder);
+        let shown = |path: &Path| path.display().to_string();
+        // A port that nobody else has; `/proc` says which.
+        let metrics = ("ATTUNE__METRICS__LISTEN", "127.0.0.1:0");
+        let of_listener = shown(&listener_in(&history));
         for role in ["stats", "completion-listener", "executor"] {
-            let (daemon, readiness) = launcher.start(role, role, &[])?;
+            let mut variables = vec![metrics];
+            if role == "completion-listener" && scenario.doubled.is_some() {
+                variables.push(("ATTUNE__HISTORY__DIR", &of_listener));
+            }
+            let (daemon, readiness) = launcher.start(role, role, &variables)?;
             waited.push((role.to_owned(), readiness));
             self.daemons.push(daemon);
         }
-        for number in 1..=self.workers {
+        let outside = if scenario.doubled.is_some() {
+            0
+        } else {
+            self.workers
+        };
+        let of_workers = shown(&history);
+        for number in 1..=outside {
             let name = format!("worker-{number}");
             let own_name = format!("bench-{name}");
             let variables = [
+                metrics,
                 ("ATTUNE__WORKER__NAME", own_name.as_str()),
-                ("ATTUNE__HISTORY__DIR", &history),
+                ("ATTUNE__HISTORY__DIR", &of_workers),
             ];
             let (daemon, readiness) = launcher.start(&name, "worker", &variables)?;
             waited.push((name, readiness));
             self.daemons.push(daemon);
         }
+        let limit = setting_up(READY, scenario);
         for (name, readiness) in waited {
             let what = format!("{name} to be ready");
             interrupt
-                .phase(&what, READY, self.failure(), readiness.ready())
+                .phase(&what, limit, self.failure(), readiness.ready())
                 .await?;
+        }
+        if outside == 0 {
+            self.start_inside(scenario, &history, interrupt).await?;
         }
         Ok(())
     }
 
+    /// Starts the workers in this process, on connections of their own.
+    async fn start_inside(
+        &mut self,
+        scenario: &Scenario,
+        history: &Path,
+        interrupt: &Interrupt,
+    ) -> anyhow::Result<()> {
+        let (settings, shutdown) = (&self.settings, &self.inside.shutdown);
+        let opening = Parts::open(settings, "bench-worker", &interrupt.stop);
+        let parts = interrupt
+            .phase(
+                "the workers' connections",
+                CONNECT,
+                nothing_fails(),
+                opening,
+            )
+            .await?;
+        let parts: &Parts = self.inside.parts.insert(parts);
+        let (health, metrics) = (Health::new(), Metrics::new());
+        let starting = Workers::start(
+            scenario,
+            (settings, parts),
+            self.workers,
+            history,
+            (&health, &metrics),
+            shutdown,
+        );
+        self.inside.workers = interrupt
+            .phase("the workers to start", READY, nothing_fails(), starting)
+            .await?;
+        Ok(())
+    }
+
+    /// The roles' processes, this one, and the servers that can be found on this machine.
+    pub(super) fn groups(&self) -> Vec<Group> {
+        let group = |name: &str, root| Group {
+            name: name.to_owned(),
+            root,
+        };
+        let roles = self.daemons.iter();
+        let mut groups: Vec<_> = roles
+            .filter_map(|daemon| Some(group(daemon.name(), daemon.pid()?)))
+            .collect();
+        groups.push(group("bench", std::process::id()));
+        let (database, broker) = (&self.settings.database.url, &self.settings.broker.url);
+        let database = usage::server(&database.endpoint(), 5432, "postgres");
+        groups.extend(database.map(|root| group("postgresql", root)));
+        let broker = usage::server(&broker.endpoint(), 5672, "beam.smp");
+        groups.extend(broker.map(|root| group("rabbitmq", root)));
+        groups
+    }
+
+    /// What all processes have published; unknown as soon as one of them cannot be asked.
+    pub(super) async fn published(&self) -> Option<u64> {
+        let of = |published: &AtomicU64| published.load(Ordering::Relaxed);
+        let mut sum = of(&self.counted.as_ref()?.published());
+        sum += self.inside.parts.as_ref().map_or(0, |it| of(&it.published));
+        for daemon in &self.daemons {
+            let port = usage::port_of(daemon.pid()?)?;
+            sum += scrape::figure(port, "bus_published_total").await?;
+        }
+        Some(sum)
+    }
+
+    /// How many bytes PostgreSQL has written ahead.
+    pub(super) async fn wal_position(&self) -> Option<u64> {
+        let position = timeout(CONNECT, self.database.as_ref()?.wal_position()).await;
+        position.ok()?.ok()
+    }
+
+    /// Completions that were sent twice.
+    pub(super) fn sent_twice(&self) -> u64 {
+        self.inside.workers.sent_twice()
+    }
+
     pub(super) fn ports(&self) -> Option<(Arc<dyn Store>, Arc<dyn Bus>)> {
-        let (store, bus) = (self.store.clone()?, self.bus.clone()?);
+        let (store, bus) = (self.store.clone()?, self.counted.clone()?);
         Some((store, bus))
     }
 
@@ -198,6 +314,9 @@ impl Processes {
         loop {
             if let Some(ended) = self.daemons.iter_mut().find_map(Daemon::ended) {
                 return anyhow!(ended);
+            }
+            if self.inside.shutdown.is_cancelled() && !self.stopped {
+                return anyhow!("a worker in the benchmark's own process died");
             }
             sleep(LOOK).await;
         }
@@ -212,6 +331,11 @@ impl Processes {
         }
         let deadline = Instant::now() + STOP;
         let mut problems = Vec::new();
+        self.inside.shutdown.cancel();
+        if self.inside.parts.is_some() {
+            let stopped = self.inside.shutdown.wait(STOP).await;
+            problems.extend(stopped.err().map(|error| error.to_string()));
+        }
         for daemon in &mut self.daemons {
             problems.extend(daemon.gone(deadline, &interrupt.hurry).await);
         }
@@ -225,6 +349,9 @@ impl Processes {
     }
 
     pub(super) async fn clean(&mut self, keep: bool) {
+        if let Some(parts) = self.inside.parts.take() {
+            parts.close().await;
+        }
         if let Some(bus) = self.bus.take() {
             let topics = kept_topics(self.settings.cluster.partitions);
             tell("the broker's queues", bounded(bus.remove(&topics)).await);

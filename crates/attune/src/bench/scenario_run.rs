@@ -18,7 +18,9 @@ use attune_store::{ExecutionFilter, Store, StoreError};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tokio::time::{Instant, sleep};
 
+use super::costs::Watch;
 use super::interrupt::{Interrupt, nothing_fails};
+use super::prepare::hold;
 use super::system::System;
 
 /// What a phase may take whatever the number of executions.
@@ -29,8 +31,13 @@ const EACH: Duration = Duration::from_millis(20);
 const LOOK: Duration = Duration::from_millis(100);
 /// How often the executions themselves are asked, which costs the store more.
 const LOOK_HARD: Duration = Duration::from_secs(2);
+/// How much longer than a look at the stats took the next one is waited for: with very many queues
+/// looking would otherwise be a load of its own.
+const REST: u32 = 20;
 /// How long reading everything may take.
 const READ: Duration = Duration::from_secs(120);
+/// What it may take more for each execution.
+const READ_EACH: Duration = Duration::from_millis(1);
 
 /// What to measure.
 pub(super) struct Plan<'a> {
@@ -49,7 +56,7 @@ pub(super) async fn measure(
     plan: &Plan<'_>,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Report> {
-    let mut system = System::new(settings, plan.wiring, plan.workers)?;
+    let mut system = System::new(settings, plan.scenario, plan.wiring, plan.workers)?;
     let measured = on(&mut system, plan, interrupt).await;
     if measured.is_err() && !interrupt.stop.is_cancelled() {
         let logs = system.logs();
@@ -63,8 +70,10 @@ pub(super) async fn measure(
 
 async fn on(system: &mut System, plan: &Plan<'_>, interrupt: &Interrupt) -> anyhow::Result<Report> {
     let scenario = plan.scenario;
-    system.start(&scenario.specs(), interrupt).await?;
+    system.start(scenario, interrupt).await?;
     let (store, bus) = system.ports()?;
+    let read = READ + times(READ_EACH, scenario.executions);
+    let watch = Watch::begin(system).await?;
     let progress = Progress::new(scenario, plan.quiet)?;
 
     let limit = load_limit(scenario);
@@ -78,13 +87,21 @@ async fn on(system: &mut System, plan: &Plan<'_>, interrupt: &Interrupt) -> anyh
         .phase(&what, limit, system.failure(), loading)
         .await?;
 
+    let going = hold(store.as_ref(), scenario, false);
+    interrupt
+        .phase("the queues to go", BASE, nothing_fails(), going)
+        .await?;
     let accepted = load.accepted().count();
     // It ends by itself, because what has not ended by then is a finding and no failure.
-    let limit = BASE + each(accepted);
+    let limit = BASE + times(EACH, accepted);
     let ending = ended(store.as_ref(), accepted, limit, &progress.bar);
     let what = "the ends of the executions";
     let late = interrupt
         .phase(what, limit + READ, system.failure(), ending)
+        .await?;
+    let costing = watch.end(system, store.as_ref());
+    let costs = interrupt
+        .phase("what it has cost", read, nothing_fails(), costing)
         .await?;
     progress.bar.finish_and_clear();
 
@@ -93,7 +110,7 @@ async fn on(system: &mut System, plan: &Plan<'_>, interrupt: &Interrupt) -> anyh
     let reading = read_rows(store.as_ref(), scenario);
     let reading = async { Ok(reading.await?) };
     let rows = interrupt
-        .phase("the rows", READ, nothing_fails(), reading)
+        .phase("the rows", read, nothing_fails(), reading)
         .await?;
     let history = system.history();
     if plan.keep {
@@ -110,14 +127,15 @@ async fn on(system: &mut System, plan: &Plan<'_>, interrupt: &Interrupt) -> anyh
         load: &load,
         runs: &runs,
         rows: &rows,
+        costs: &costs,
     };
     let mut report = Report::of(&observed);
     report.problems.extend(problems);
     Ok(report)
 }
 
-fn each(executions: usize) -> Duration {
-    EACH.saturating_mul(u32::try_from(executions).unwrap_or(u32::MAX))
+fn times(each: Duration, executions: usize) -> Duration {
+    each.saturating_mul(u32::try_from(executions).unwrap_or(u32::MAX))
 }
 
 /// How long the requests may take: their schedule, if they have one, and time for the answers.
@@ -125,7 +143,7 @@ fn load_limit(scenario: &Scenario) -> Duration {
     let last = scenario.executions.saturating_sub(1);
     BASE + scenario
         .due(last)
-        .unwrap_or_else(|| each(scenario.executions))
+        .unwrap_or_else(|| times(EACH, scenario.executions))
         + LoadOptions::default().give_up_after
 }
 
@@ -153,7 +171,9 @@ async fn ended(
     let mut look_hard_at = Instant::now() + LOOK_HARD;
     bar.set_message("ended");
     loop {
+        let began = Instant::now();
         let done = transient_as_none(total_ended(store).await)?.unwrap_or(0);
+        let took = began.elapsed();
         bar.set_position(done);
         let now = Instant::now();
         if done >= accepted as u64 || now >= look_hard_at {
@@ -169,7 +189,7 @@ async fn ended(
                 "{left} executions had not ended {limit} s after the load"
             )));
         }
-        sleep(LOOK).await;
+        sleep(LOOK.max(took * REST)).await;
     }
 }
 

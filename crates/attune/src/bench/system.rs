@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use attune_bench::{Group, Scenario};
 use attune_bus::Bus;
 use attune_config::{Settings, Wiring};
-use attune_core::ActionSpec;
 use attune_store::Store;
 use tempfile::TempDir;
 
@@ -31,12 +31,20 @@ enum Kind {
 
 impl System {
     /// Prepares the folder; nothing runs yet.
-    pub(super) fn new(settings: &Settings, wiring: Wiring, workers: u16) -> anyhow::Result<Self> {
+    pub(super) fn new(
+        settings: &Settings,
+        scenario: &Scenario,
+        wiring: Wiring,
+        workers: u16,
+    ) -> anyhow::Result<Self> {
         let folder = tempfile::Builder::new()
             .prefix("attune-bench-")
             .tempdir()
             .context("no folder for temporary files")?;
-        let settings = settings_in(settings, wiring, folder.path());
+        let mut settings = settings_in(settings, wiring, folder.path());
+        if let Some(slots) = scenario.slots {
+            settings.worker.slots = slots.div_ceil(usize::from(workers.max(1)));
+        }
         let kind = match wiring {
             Wiring::Embedded => {
                 let history = history_in(folder.path());
@@ -58,12 +66,44 @@ impl System {
     /// by [`clean`](Self::clean).
     pub(super) async fn start(
         &mut self,
-        actions: &[ActionSpec],
+        scenario: &Scenario,
         interrupt: &Interrupt,
     ) -> anyhow::Result<()> {
         match &mut self.kind {
-            Kind::Embedded(embedded) => embedded.start(actions, interrupt).await,
-            Kind::Processes(processes) => processes.start(actions, interrupt).await,
+            Kind::Embedded(embedded) => embedded.start(scenario, interrupt).await,
+            Kind::Processes(processes) => processes.start(scenario, interrupt).await,
+        }
+    }
+
+    /// The processes that are part of it, the servers among them as far as they can be found.
+    pub(super) fn groups(&self) -> Vec<Group> {
+        match &self.kind {
+            Kind::Embedded(_) => Embedded::groups(),
+            Kind::Processes(processes) => processes.groups(),
+        }
+    }
+
+    /// How many messages the bus has taken from all of them, if that is known.
+    pub(super) async fn published(&self) -> Option<u64> {
+        match &self.kind {
+            Kind::Embedded(embedded) => embedded.published(),
+            Kind::Processes(processes) => processes.published().await,
+        }
+    }
+
+    /// How many bytes the database server has written ahead, if it has a log that says so.
+    pub(super) async fn wal_position(&self) -> Option<u64> {
+        match &self.kind {
+            Kind::Embedded(_) => None,
+            Kind::Processes(processes) => processes.wal_position().await,
+        }
+    }
+
+    /// How many completions its workers have sent twice.
+    pub(super) fn sent_twice(&self) -> u64 {
+        match &self.kind {
+            Kind::Embedded(embedded) => embedded.sent_twice(),
+            Kind::Processes(processes) => processes.sent_twice(),
         }
     }
 
@@ -130,13 +170,19 @@ pub(super) fn history_in(folder: &Path) -> PathBuf {
     folder.join("history")
 }
 
+/// Where the completion listener records what it does, where that is wanted: in a folder of its
+/// own, so that it can be read while the workers write.
+pub(super) fn listener_in(history: &Path) -> PathBuf {
+    history.join("listener")
+}
+
 /// The settings of the system: the given ones, except that everything goes into the folder, that
 /// workers have room and record, and that no role takes a port.
 fn settings_in(settings: &Settings, wiring: Wiring, folder: &Path) -> Settings {
     let mut settings = settings.clone();
     settings.wiring = wiring;
     settings.data_dir = folder.join("data");
-    // Only the workers record: it is from their runs that order and limits are judged.
+    // The workers record: it is from their runs that order and limits are judged.
     settings.history.dir = None;
     settings.worker.slots = WORKER_SLOTS;
     settings.worker.work_dir = Some(folder.join("work"));

@@ -16,8 +16,11 @@ pub(super) fn render(reports: &[Report]) -> String {
         "submit to start\np50 / p95 / p99 ms",
         "hand-off\np50 / p99 ms",
         "slots used",
+        "workers used",
         "violations\norder / limit",
-        "lost",
+        "lost / left",
+        "WAL bytes\neach",
+        "messages\neach",
     ]);
     for report in reports {
         let right = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
@@ -35,22 +38,41 @@ pub(super) fn render(reports: &[Report]) -> String {
                 ms(start.p99)
             )),
             right(format!("{} / {}", ms(handoff.p50), ms(handoff.p99))),
-            right(
-                report
-                    .slot_utilisation
-                    .map_or("-".to_owned(), |share| format!("{:.1} %", share * 100.0)),
-            ),
+            right(share(report.slot_utilisation)),
+            right(share(report.worker_utilisation)),
             right(format!(
                 "{} / {}",
                 report.order_violations, report.limit_violations
             )),
-            right(report.lost.to_string()),
+            right(format!("{} / {}", report.lost, report.leaked)),
+            right(each(report.wal_bytes_per_execution)),
+            right(each(report.messages_per_execution)),
         ]);
     }
+    let used: String = reports.iter().map(used).collect();
     format!(
         "{table}\n(order and limits are judged from the workers' own records; slots used: the \
-         share of slot time held while work was waiting)"
+         share of slot time held while work was waiting; workers used: the share of the workers' \
+         slots in which something ran meanwhile)\n{used}"
     )
+}
+
+/// What its processes have used, in a line.
+fn used(report: &Report) -> String {
+    let of = |(name, cpu_s): (&String, &f64)| {
+        let rss_mb = report.rss_mb.get(name).copied().unwrap_or_default();
+        format!("{name} {cpu_s:.1} s {rss_mb:.0} MiB")
+    };
+    let used: Vec<_> = report.cpu_s.iter().map(of).collect();
+    format!("{}: CPU and memory: {}\n", report.scenario, used.join(", "))
+}
+
+fn share(value: Option<f64>) -> String {
+    value.map_or("-".to_owned(), |share| format!("{:.1} %", share * 100.0))
+}
+
+fn each(value: Option<f64>) -> String {
+    value.map_or("-".to_owned(), |each| format!("{each:.1}"))
 }
 
 fn ms(value: Option<f64>) -> String {
@@ -60,7 +82,7 @@ fn ms(value: Option<f64>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use attune_bench::{Delays, HandOff};
+    use attune_bench::Delays;
 
     #[test]
     fn what_was_not_measured_is_a_dash() {
@@ -70,23 +92,40 @@ mod tests {
             executions: 4000,
             exec_per_s: 199.96,
             submit_per_s: 200.04,
+            drain_per_s: 201.0,
+            submit_ms: Delays::none(),
             submit_to_start_ms: Delays {
                 p50: Some(1.24),
                 p95: Some(2.0),
                 p99: None,
+                max: None,
             },
-            handoff_ms: HandOff {
-                p50: None,
-                p99: None,
-            },
+            handoff_ms: Delays::none(),
             slot_utilisation: None,
+            worker_utilisation: Some(0.987),
             order_violations: 0,
             limit_violations: 3,
             lost: 0,
+            leaked: 2,
+            duplicates: None,
+            cpu_s: [("standalone".to_owned(), 3.21)].into(),
+            rss_mb: [("standalone".to_owned(), 48.4)].into(),
+            wal_bytes_per_execution: None,
+            messages_per_execution: Some(2.04),
             problems: Vec::new(),
         };
         let text = render(&[report]);
-        for part in ["steady", "200", "1.2 / 2.0 / -", "- / -", "0 / 3"] {
+        for part in [
+            "steady",
+            "200",
+            "1.2 / 2.0 / -",
+            "- / -",
+            "0 / 3",
+            "0 / 2",
+            "98.7 %",
+            "2.0",
+            "standalone 3.2 s 48 MiB",
+        ] {
             assert!(text.contains(part), "{part} in\n{text}");
         }
     }

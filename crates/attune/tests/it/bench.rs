@@ -9,100 +9,128 @@ use serde_json::Value;
 use tokio::process::Command;
 
 /// What one scenario prints, in this order.
-const FIELDS: [&str; 11] = [
+const FIELDS: [&str; 20] = [
     "scenario",
     "wiring",
     "executions",
     "exec_per_s",
     "submit_per_s",
+    "drain_per_s",
+    "submit_ms",
     "submit_to_start_ms",
     "handoff_ms",
     "slot_utilisation",
+    "worker_utilisation",
     "order_violations",
     "limit_violations",
     "lost",
+    "leaked",
+    "duplicates",
+    "cpu_s",
+    "rss_mb",
+    "wal_bytes_per_execution",
+    "messages_per_execution",
 ];
 
-/// Runs the benchmark with its temporary files in `folder`.
-async fn bench(
+/// Runs the benchmark with these arguments and its temporary files in `folder`.
+async fn run(
     folder: &Path,
-    wiring: &str,
+    arguments: &[&str],
     variables: &[(&str, String)],
-) -> anyhow::Result<Vec<String>> {
+) -> anyhow::Result<std::process::Output> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_attune"));
     command
-        .args(["bench", "--json", "--executions", "60", "--wiring", wiring])
+        .arg("bench")
+        .args(arguments)
         .envs(variables.iter().cloned())
         .env("TMPDIR", folder)
         .stdin(Stdio::null())
         .kill_on_drop(true);
-    let output = tokio::time::timeout(Duration::from_secs(120), command.output())
-        .await
-        .context("the benchmark did not end")??;
+    let output = tokio::time::timeout(Duration::from_secs(180), command.output());
+    Ok(output.await.context("the benchmark did not end")??)
+}
+
+/// Runs scenarios of so many executions, which must find nothing wrong and leave nothing; returns
+/// what each has printed.
+async fn bench(
+    arguments: &[&str],
+    executions: u32,
+    wiring: &str,
+    variables: &[(&str, String)],
+) -> anyhow::Result<Vec<Value>> {
+    let folder = tempfile::tempdir()?;
+    let count = executions.to_string();
+    let common = ["--json", "--executions", &count, "--wiring", wiring];
+    let arguments: Vec<&str> = arguments.iter().copied().chain(common).collect();
+    let output = run(folder.path(), &arguments, variables).await?;
     let errors = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{}: {errors}", output.status);
-    let text = String::from_utf8(output.stdout)?;
-    Ok(text.lines().map(str::to_owned).collect())
-}
-
-fn check(lines: &[String], wiring: &str) -> anyhow::Result<()> {
-    let mut scenarios = Vec::new();
-    for line in lines {
-        let value: Value = serde_json::from_str(line).with_context(|| line.clone())?;
-        let fields: Vec<_> = FIELDS
-            .iter()
-            .map(|field| line.find(&format!("\"{field}\":")))
-            .collect();
-        ensure!(
-            fields.iter().all(Option::is_some) && fields.is_sorted(),
-            "{line}"
-        );
-        ensure!(
-            value
-                .as_object()
-                .is_some_and(|object| object.len() == FIELDS.len()),
-            "{line}"
-        );
-        ensure!(
-            value["wiring"] == wiring && value["executions"] == 60,
-            "{line}"
-        );
-        for promise in ["order_violations", "limit_violations", "lost"] {
-            ensure!(value[promise] == 0, "{line}");
-        }
-        ensure!(value["exec_per_s"].as_f64() > Some(0.0), "{line}");
-        for quantile in ["p50", "p95", "p99"] {
-            ensure!(
-                value["submit_to_start_ms"][quantile].as_f64() > Some(0.0),
-                "{line}"
-            );
-        }
-        if value["scenario"] == "serial" {
-            // One after the other: every hand-off was seen.
-            ensure!(value["handoff_ms"]["p99"].as_f64() > Some(0.0), "{line}");
-        }
-        scenarios.push(value["scenario"].clone());
-    }
-    ensure!(scenarios == ["spread", "serial", "steady"], "{scenarios:?}");
-    Ok(())
-}
-
-#[tokio::test]
-async fn embedded_benchmark() -> anyhow::Result<()> {
-    let folder = tempfile::tempdir()?;
-    let lines = bench(folder.path(), "embedded", &[]).await?;
-    check(&lines, "embedded")?;
     ensure!(
         std::fs::read_dir(folder.path())?.next().is_none(),
         "files are left behind"
     );
-    Ok(())
+    let text = String::from_utf8(output.stdout)?;
+    let lines = text.lines();
+    lines.map(|line| check(line, executions, wiring)).collect()
 }
 
-#[tokio::test]
-async fn cluster_benchmark() -> anyhow::Result<()> {
-    let folder = tempfile::tempdir()?;
-    let servers = [
+/// What must be so of every scenario.
+fn check(line: &str, executions: u32, wiring: &str) -> anyhow::Result<Value> {
+    let value: Value = serde_json::from_str(line).with_context(|| line.to_owned())?;
+    let places: Vec<_> = FIELDS
+        .iter()
+        .map(|field| line.find(&format!("\"{field}\":")))
+        .collect();
+    ensure!(
+        places.iter().all(Option::is_some) && places.is_sorted(),
+        "{line}"
+    );
+    let fields = value.as_object().map_or(0, serde_json::Map::len);
+    ensure!(fields == FIELDS.len(), "{line}");
+    ensure!(
+        value["wiring"] == wiring && value["executions"] == executions,
+        "{line}"
+    );
+    for promise in ["order_violations", "limit_violations", "lost", "leaked"] {
+        ensure!(value[promise] == 0, "{line}");
+    }
+    for (field, of) in [
+        ("exec_per_s", None),
+        ("drain_per_s", None),
+        ("messages_per_execution", None),
+        ("submit_ms", Some("p50")),
+        ("submit_to_start_ms", Some("p50")),
+        ("submit_to_start_ms", Some("p99")),
+        ("submit_to_start_ms", Some("max")),
+    ] {
+        let figure = of.map_or(&value[field], |of| &value[field][of]);
+        ensure!(figure.as_f64() > Some(0.0), "{field}: {line}");
+    }
+    if wiring == "embedded" {
+        ensure!(value["wal_bytes_per_execution"].is_null(), "{line}");
+    } else {
+        let wal = value["wal_bytes_per_execution"].as_f64();
+        ensure!(wal > Some(0.0), "{line}");
+    }
+    let main = if wiring == "embedded" {
+        "standalone"
+    } else {
+        "executor"
+    };
+    ensure!(value["rss_mb"][main].as_f64() > Some(1.0), "{line}");
+    ensure!(value["cpu_s"][main].as_f64() >= Some(0.0), "{line}");
+    Ok(value)
+}
+
+fn names(values: &[Value]) -> Vec<&str> {
+    let names = values.iter();
+    names
+        .map(|value| value["scenario"].as_str().unwrap_or_default())
+        .collect()
+}
+
+fn servers() -> anyhow::Result<[(&'static str, String); 2]> {
+    Ok([
         (
             "ATTUNE__DATABASE__URL",
             attune_testkit::prepared("ATTUNE_TEST_POSTGRES_URL")?,
@@ -111,12 +139,129 @@ async fn cluster_benchmark() -> anyhow::Result<()> {
             "ATTUNE__BROKER__URL",
             attune_testkit::prepared("ATTUNE_TEST_AMQP_URL")?,
         ),
-    ];
-    let lines = bench(folder.path(), "postgres-rabbitmq", &servers).await?;
-    check(&lines, "postgres-rabbitmq")?;
+    ])
+}
+
+#[tokio::test]
+async fn embedded_benchmark() -> anyhow::Result<()> {
+    let values = bench(&[], 60, "embedded", &[]).await?;
+    ensure!(names(&values) == ["spread", "serial", "steady"]);
+    // One after the other: every hand-off was seen.
+    ensure!(values[1]["handoff_ms"]["p99"].as_f64() > Some(0.0));
+    for value in &values {
+        ensure!(value["duplicates"].is_null() && value["worker_utilisation"].is_null());
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn cluster_benchmark() -> anyhow::Result<()> {
+    let values = bench(&[], 60, "postgres-rabbitmq", &servers()?).await?;
+    ensure!(names(&values) == ["spread", "serial", "steady"]);
+    ensure!(values[1]["handoff_ms"]["p99"].as_f64() > Some(0.0));
+    for value in &values {
+        let processes = value["rss_mb"].as_object().context("processes")?;
+        for role in ["executor", "completion-listener", "stats", "worker-2"] {
+            ensure!(processes.contains_key(role), "{role}: {processes:?}");
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn one_queue_with_every_limit() -> anyhow::Result<()> {
+    let values = bench(&["hot"], 60, "embedded", &[]).await?;
+    ensure!(names(&values) == ["hot-1", "hot-10", "hot-100"]);
+    let values = bench(&["--scenario", "seed"], 60, "embedded", &[]).await?;
+    ensure!(names(&values) == ["seed-1000", "seed-10000"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn many_queues() -> anyhow::Result<()> {
+    let values = bench(&["keys"], 400, "embedded", &[]).await?;
+    ensure!(names(&values) == ["keys"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn policies_are_on() -> anyhow::Result<()> {
+    let values = bench(&["policies"], 60, "embedded", &[]).await?;
+    ensure!(names(&values) == ["policies"]);
+    Ok(())
+}
+
+/// Nothing may start before everything was asked for.
+fn waited(values: &[Value]) -> anyhow::Result<()> {
+    ensure!(names(values) == ["backlog"]);
+    let (answers, starts) = (&values[0]["submit_ms"], &values[0]["submit_to_start_ms"]);
     ensure!(
-        std::fs::read_dir(folder.path())?.next().is_none(),
-        "files are left behind"
+        starts["p50"].as_f64() > answers["p50"].as_f64(),
+        "{}",
+        values[0]
+    );
+    ensure!(values[0]["drain_per_s"].as_f64() > values[0]["exec_per_s"].as_f64());
+    Ok(())
+}
+
+#[tokio::test]
+async fn embedded_backlog() -> anyhow::Result<()> {
+    waited(&bench(&["backlog"], 400, "embedded", &[]).await?)
+}
+
+#[tokio::test]
+async fn cluster_backlog() -> anyhow::Result<()> {
+    waited(&bench(&["backlog"], 400, "postgres-rabbitmq", &servers()?).await?)
+}
+
+#[tokio::test]
+async fn embedded_duplicates() -> anyhow::Result<()> {
+    let values = bench(&["duplicates"], 400, "embedded", &[]).await?;
+    ensure!(
+        values[0]["duplicates"].as_u64() >= Some(40),
+        "{}",
+        values[0]
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn cluster_duplicates() -> anyhow::Result<()> {
+    let values = bench(&["duplicates"], 400, "postgres-rabbitmq", &servers()?).await?;
+    ensure!(
+        values[0]["duplicates"].as_u64() >= Some(40),
+        "{}",
+        values[0]
+    );
+    Ok(())
+}
+
+/// A share that depends on what else the machine does; it is one.
+fn used(values: &[Value]) -> anyhow::Result<()> {
+    let used = values[0]["worker_utilisation"].as_f64();
+    ensure!(used > Some(0.0) && used <= Some(1.0), "{}", values[0]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn embedded_work() -> anyhow::Result<()> {
+    used(&bench(&["busy"], 200, "embedded", &[]).await?)
+}
+
+#[tokio::test]
+async fn cluster_work() -> anyhow::Result<()> {
+    used(&bench(&["busy"], 200, "postgres-rabbitmq", &servers()?).await?)
+}
+
+#[tokio::test]
+async fn an_unknown_scenario_is_refused_with_those_that_exist() -> anyhow::Result<()> {
+    let folder = tempfile::tempdir()?;
+    let output = run(folder.path(), &["fastest"], &[]).await?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.code() == Some(2), "{}", output.status);
+    ensure!(
+        errors.contains("fastest") && errors.contains("spread, policies, serial"),
+        "{errors}"
     );
     Ok(())
 }

@@ -1,0 +1,62 @@
+//! What is made ready before a load: its actions, and that nothing starts before it is told to.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use anyhow::bail;
+use attune_bench::Scenario;
+use attune_core::{PauseMode, PauseTarget, RequestId};
+use attune_store::{PauseChange, PauseOutcome, Store};
+use tokio::task::JoinSet;
+
+/// How many actions are applied at once.
+const TOGETHER: usize = 8;
+/// What a phase of the start may take more for each action.
+const EACH_ACTION: Duration = Duration::from_millis(10);
+
+/// What a phase of the start may take that otherwise takes `base`.
+pub(super) fn setting_up(base: Duration, scenario: &Scenario) -> Duration {
+    base + EACH_ACTION.saturating_mul(u32::try_from(scenario.actions).unwrap_or(u32::MAX))
+}
+
+/// Applies the actions of a scenario, several at once.
+pub(super) async fn apply(
+    store: &Arc<dyn Store>,
+    scenario: &Scenario,
+    partitions: u16,
+) -> anyhow::Result<()> {
+    let (specs, next) = (Arc::new(scenario.specs()), Arc::new(AtomicUsize::new(0)));
+    let mut tasks = JoinSet::new();
+    for _ in 0..TOGETHER {
+        let (store, specs, next) = (store.clone(), specs.clone(), next.clone());
+        tasks.spawn(async move {
+            while let Some(spec) = specs.get(next.fetch_add(1, Ordering::Relaxed)) {
+                store.apply_action(spec, partitions, "bench").await?;
+            }
+            anyhow::Ok(())
+        });
+    }
+    while let Some(applied) = tasks.join_next().await {
+        applied??;
+    }
+    Ok(())
+}
+
+/// Holds everything, or lets it go, where the scenario wants all of it to wait before it starts.
+pub(super) async fn hold(store: &dyn Store, scenario: &Scenario, held: bool) -> anyhow::Result<()> {
+    if !scenario.held {
+        return Ok(());
+    }
+    let change = PauseChange {
+        request_id: RequestId::fresh(),
+        target: PauseTarget::All,
+        mode: held.then_some(PauseMode::Pause),
+        who: "bench".to_owned(),
+        reason: None,
+    };
+    match store.change_pause(&change).await? {
+        PauseOutcome::Stored { .. } => Ok(()),
+        PauseOutcome::NoTarget | PauseOutcome::TooMany => bail!("the queues cannot be held"),
+    }
+}
