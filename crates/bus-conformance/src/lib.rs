@@ -199,7 +199,7 @@ async fn assert_nothing_comes(bus: &dyn Bus, subscriber: &mut Subscriber, why: &
 fn keeping_topics() -> [Topic; 2] {
     [
         Topic::Commands(attune_core::PartitionId(3)),
-        Topic::Requested("default".to_owned()),
+        Topic::Completed,
     ]
 }
 

@@ -32,7 +32,7 @@ async fn refused(bus: &dyn Bus, messages: Vec<Outgoing>) -> Vec<Refused> {
 /// A bounded bus: what finds no room is refused as full, what was taken is all there, other
 /// topics do not feel it, and when there is room again the same message is taken.
 pub async fn what_finds_no_room_is_refused_as_full(bus: Arc<dyn Bus>) {
-    let topic = Topic::Requested("full".to_owned());
+    let topic = Topic::Completed;
     bus.declare(&topic).await.expect("it can be declared");
     let mut taken = Vec::new();
     let late = loop {
@@ -50,7 +50,7 @@ pub async fn what_finds_no_room_is_refused_as_full(bus: Arc<dyn Bus>) {
         break message;
     };
     assert!(taken.len() * MAX_MESSAGE_BYTES >= ROOM_BYTES - MAX_MESSAGE_BYTES);
-    let other = Topic::Requested("other".to_owned());
+    let other = Topic::QueueStats;
     bus.declare(&other).await.expect("it can be declared");
     send(&*bus, &other, [1]).await;
 

@@ -40,7 +40,7 @@ pub async fn what_nobody_declared_is_refused(bus: Arc<dyn Bus>) {
 
 /// In one call, what can be routed is confirmed and exactly the rest is named.
 pub async fn only_the_unroutable_part_of_a_call_is_refused(bus: Arc<dyn Bus>) {
-    let nowhere = Topic::Requested("nowhere".to_owned());
+    let nowhere = Topic::QueueStats;
     let mut subscriber = subscribe(&*bus, &Topic::Completed, 8).await;
     let messages = vec![
         numbered(&Topic::Completed, 1),
@@ -91,20 +91,19 @@ pub async fn nothing_to_publish_is_confirmed(bus: Arc<dyn Bus>) {
     bus.check().await.expect("an open bus can be used");
 }
 
-/// Partitions, pools and kinds of messages do not see each other's.
+/// Partitions, workers, executors and kinds of messages do not see each other's.
 pub async fn topics_do_not_mix(bus: Arc<dyn Bus>) {
     let topics = [
         Topic::Enforcements,
         Topic::Commands(PartitionId(1)),
         Topic::Commands(PartitionId(11)),
         Topic::Control(PartitionId(1)),
-        Topic::Requested("default".to_owned()),
-        Topic::Requested("default-2".to_owned()),
         Topic::Completed,
-        Topic::Cancel,
         Topic::HandedOver,
         Topic::Hello,
         Topic::Link(WorkerId::fresh()),
+        Topic::Link(WorkerId::fresh()),
+        Topic::Reports(OwnerId::fresh()),
         Topic::Reports(OwnerId::fresh()),
         Topic::QueueStats,
     ];
@@ -132,7 +131,7 @@ pub async fn topics_do_not_mix(bus: Arc<dyn Bus>) {
 /// gets what comes later, and nobody being there is no error.
 pub async fn a_broadcast_reaches_everyone_who_is_there(bus: Arc<dyn Bus>) {
     let event = Topic::Event(EventKind::Finished);
-    for topic in [Topic::Cancel, Topic::HandedOver, Topic::Hello, event] {
+    for topic in [Topic::HandedOver, Topic::Hello, event] {
         send(&*bus, &topic, [0]).await;
         let mut everyone = Vec::new();
         for _ in 0..3 {

@@ -15,7 +15,7 @@ use attune_bus::port::{
 
 /// Several subscribers of a work topic receive at once, each message one of them.
 pub async fn subscribers_of_a_work_topic_share(bus: Arc<dyn Bus>) {
-    let topic = Topic::Requested("default".to_owned());
+    let topic = Topic::Completed;
     let mut first = subscribe(&*bus, &topic, 1).await;
     let mut second = subscribe(&*bus, &topic, 1).await;
     // Either holds one message and may hold no more, so that the other gets the second.
@@ -49,7 +49,7 @@ pub async fn prefetch_bounds_what_is_unsettled(bus: Arc<dyn Bus>) {
     for topic in [
         Topic::Completed,
         Topic::Commands(PartitionId(0)),
-        Topic::Cancel,
+        Topic::HandedOver,
     ] {
         let mut subscriber = subscribe(&*bus, &topic, 3).await;
         send(&*bus, &topic, 1..=10).await;

@@ -199,7 +199,7 @@ mod tests {
         let mut heavy = message(Topic::Completed, 1);
         heavy.headers = vec![("n".to_owned(), "v".repeat(MAX_HEADERS_BYTES))];
         assert!(prepared(heavy, 10).unwrap_err().contains("headers"));
-        let nowhere = message(Topic::Requested("p".repeat(256)), 1);
+        let nowhere = message(Topic::Reply("a".repeat(256)), 1);
         assert!(prepared(nowhere, 10).unwrap_err().contains("cannot be"));
     }
 

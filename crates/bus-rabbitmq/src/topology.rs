@@ -28,8 +28,7 @@ use crate::options::{Endpoint, QueueType, RabbitOptions};
 /// limit at all makes quorum queues put returned messages back in their old place, and since 4.0
 /// the default is 20. (Since 4.0 -1 means none, which older servers refuse.)
 const NO_DELIVERY_LIMIT: i64 = 1_000_000_000;
-/// Of messages that somebody makes anew when they are gone: a dispatch is sent again, a snapshot
-/// is followed by the next. Workers of others declare their pool's queue with this number.
+/// Of messages whose loss is soon made good: a snapshot is followed by the next.
 const DELIVERY_LIMIT: i64 = 1_000;
 /// What all queues but the dead letters' were declared with before there was
 /// [`NO_DELIVERY_LIMIT`].
@@ -324,12 +323,6 @@ impl Topology {
 
     fn plan(&self, topic: &Topic) -> Result<QueuePlan, Cause> {
         let (exchange, key) = self.route(topic)?;
-        if key.as_str().contains(['*', '#']) && *topic != Topic::Events {
-            // In the key of a binding they are wildcards: one pool would get the work of all.
-            return Err(Cause::refused(format!(
-                "{key}: `*` and `#` are not allowed in names"
-            )));
-        }
         let options = match topic.is_kept() {
             true => QueueDeclareOptions {
                 durable: true,
@@ -356,13 +349,11 @@ impl Topology {
         let name = match topic {
             Topic::Enforcements => "attune.enforcements".to_owned(),
             Topic::Commands(_) | Topic::Control(_) => format!("attune.{}", topic.routing_key()),
-            Topic::Requested(pool) => format!("attune.requested.{pool}"),
             Topic::Completed => "attune.completed".to_owned(),
             Topic::QueueStats => "attune.queue-stats".to_owned(),
             Topic::DeadLetters => DEAD_LETTERS.to_owned(),
             // A new name each time: the broker may not have noticed yet that the connection of
             // an earlier one is gone.
-            Topic::Cancel => format!("attune.cancel.{}", Uuid::now_v7()),
             Topic::HandedOver => format!("attune.handed-over.{}", Uuid::now_v7()),
             Topic::Hello => format!("attune.hello.{}", Uuid::now_v7()),
             Topic::Link(worker) => format!("attune.worker.{worker}.{}", Uuid::now_v7()),
@@ -388,8 +379,7 @@ impl Topology {
         let (bound, overflow) = match topic {
             // A subscriber that does not read must not make the broker refuse what is meant for
             // all; what is dropped here is of use for a moment only, and asked for again.
-            Topic::Cancel
-            | Topic::HandedOver
+            Topic::HandedOver
             | Topic::Hello
             | Topic::Event(_)
             | Topic::Events
@@ -409,7 +399,7 @@ impl Topology {
         set("x-overflow", text(overflow));
         if quorum {
             let limit = match topic {
-                Topic::Requested(_) | Topic::QueueStats => DELIVERY_LIMIT,
+                Topic::QueueStats => DELIVERY_LIMIT,
                 _ if old => OLD_DELIVERY_LIMIT,
                 _ => NO_DELIVERY_LIMIT,
             };

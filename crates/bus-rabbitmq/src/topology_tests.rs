@@ -17,12 +17,10 @@ fn table(queue_type: QueueType) -> String {
         Topic::Enforcements,
         Topic::Commands(PartitionId(7)),
         Topic::Control(PartitionId(12)),
-        Topic::Requested("gpu".to_owned()),
         Topic::Completed,
         Topic::QueueStats,
         Topic::DeadLetters,
         Topic::Reply("somebody".to_owned()),
-        Topic::Cancel,
         Topic::HandedOver,
         Topic::Event(EventKind::LimitChanged),
         Topic::Events,
@@ -32,7 +30,6 @@ fn table(queue_type: QueueType) -> String {
     ] {
         let plan = topology.plan(&topic).unwrap();
         let name = match topic {
-            Topic::Cancel => plan.name.as_str()[..16].to_owned(),
             Topic::HandedOver => plan.name.as_str()[..21].to_owned(),
             Topic::Event(_) | Topic::Events => plan.name.as_str()[..16].to_owned(),
             Topic::Hello => plan.name.as_str()[..15].to_owned(),
@@ -73,7 +70,7 @@ fn quorum_queues() {
              queue-type=quorum"
         )
     };
-    let (work, pool) = (limited("1000000000"), limited("1000"));
+    let work = limited("1000000000");
     let active = "single-active-consumer=Boolean(true)";
     let own = "exclusive auto-delete max-length-bytes=67108864 overflow=drop-head \
                queue-type=classic";
@@ -92,10 +89,6 @@ fn quorum_queues() {
             "t.attune.partition.12.control <- t.attune.executions/partition.12.control durable \
              {work} {active}"
         ),
-        format!(
-            "t.attune.requested.gpu <- t.attune.executions/execution.requested.gpu durable \
-             {pool}"
-        ),
         format!("t.attune.completed <- t.attune.executions/execution.completed durable {work}"),
         "t.attune.queue-stats <- t.attune.executions/queue.stats durable delivery-limit=1000 \
          max-length-bytes=16777216 overflow=drop-head queue-type=quorum"
@@ -105,7 +98,6 @@ fn quorum_queues() {
          queue-type=quorum"
             .to_owned(),
         format!("somebody <- / {own}"),
-        format!("t.attune.cancel. <- t.attune.executions/execution.cancel {own}"),
         format!("t.attune.handed-over. <- t.attune.executions/partition.handed_over {own}"),
         format!("t.attune.events. <- t.attune.executions/event.limit_changed {own}"),
         format!("t.attune.events. <- t.attune.executions/event.* {own}"),
@@ -131,13 +123,12 @@ fn classic_queues_have_no_arguments_that_only_quorum_queues_know() {
 }
 
 #[test]
-fn names_that_cannot_be_used_are_refused() {
+fn a_name_that_is_too_long_is_refused() {
     let topology = Topology::of(&RabbitOptions::new("amqp://127.0.0.1"));
-    for pool in ["*".to_owned(), "a.#".to_owned(), "x".repeat(300)] {
-        let cause = topology.plan(&Topic::Requested(pool)).err().unwrap();
-        assert!(
-            matches!(BusError::from(cause.clone()), BusError::Refused(_)),
-            "{cause}"
-        );
-    }
+    let address = "x".repeat(300);
+    let cause = topology.plan(&Topic::Reply(address)).err().unwrap();
+    assert!(
+        matches!(BusError::from(cause.clone()), BusError::Refused(_)),
+        "{cause}"
+    );
 }

@@ -17,12 +17,11 @@ use uuid::Uuid;
 /// - *ordered*: one subscriber at a time receives, in order; what it did not acknowledge comes
 ///   again, first, to the next ([`Enforcements`](Self::Enforcements),
 ///   [`Commands`](Self::Commands), [`Control`](Self::Control)).
-/// - *work*: subscribers share the messages ([`Requested`](Self::Requested),
-///   [`Completed`](Self::Completed), [`QueueStats`](Self::QueueStats),
-///   [`DeadLetters`](Self::DeadLetters)).
+/// - *work*: subscribers share the messages ([`Completed`](Self::Completed),
+///   [`QueueStats`](Self::QueueStats), [`DeadLetters`](Self::DeadLetters)).
 /// - *broadcast*: everyone who is subscribed at that moment receives a copy
-///   ([`Cancel`](Self::Cancel), [`HandedOver`](Self::HandedOver), [`Hello`](Self::Hello),
-///   [`Event`](Self::Event)); nobody being subscribed is fine.
+///   ([`HandedOver`](Self::HandedOver), [`Hello`](Self::Hello), [`Event`](Self::Event)); nobody
+///   being subscribed is fine.
 /// - *answers*: the one subscriber with that address receives, while it lives
 ///   ([`Reply`](Self::Reply)); nobody being there is fine.
 /// - *direct*: the one subscriber receives, in order, while it lives ([`Link`](Self::Link),
@@ -43,12 +42,8 @@ pub enum Topic {
     Commands(PartitionId),
     /// `partition.<NN>.control`: completions for the owner of a partition.
     Control(PartitionId),
-    /// `execution.requested.<pool>`: executions for the workers of a pool.
-    Requested(String),
     /// `execution.completed`: ends of runs.
     Completed,
-    /// `execution.cancel`: runs to be ended.
-    Cancel,
     /// `partition.handed_over`: partitions that another executor may take now.
     HandedOver,
     /// `worker.hello`: that a worker is there, to every executor.
@@ -76,9 +71,7 @@ impl Topic {
             Self::Enforcements => "enforcement.created".to_owned(),
             Self::Commands(partition) => format!("partition.{:02}.commands", partition.0),
             Self::Control(partition) => format!("partition.{:02}.control", partition.0),
-            Self::Requested(pool) => format!("execution.requested.{pool}"),
             Self::Completed => "execution.completed".to_owned(),
-            Self::Cancel => "execution.cancel".to_owned(),
             Self::HandedOver => "partition.handed_over".to_owned(),
             Self::Hello => "worker.hello".to_owned(),
             Self::Link(worker) => worker.to_string(),
@@ -113,7 +106,7 @@ impl Topic {
     pub fn is_broadcast(&self) -> bool {
         matches!(
             self,
-            Self::Cancel | Self::HandedOver | Self::Hello | Self::Event(_) | Self::Events
+            Self::HandedOver | Self::Hello | Self::Event(_) | Self::Events
         )
     }
 
@@ -521,8 +514,10 @@ mod tests {
                 "attune.completed",
                 "attune.dead-letters",
                 "attune.queue-stats",
+                "attune.handed-over.1",
+                "attune.worker.1",
+                // Of earlier releases, and perhaps still there.
                 "attune.requested.default",
-                "attune.cancel.1",
                 "team-a.attune.completed",
                 "amq.rabbitmq.trace",
             ]

@@ -121,7 +121,7 @@ async fn the_binding_of_a_broadcast_is_made_again() {
     let mut options = prefix.options();
     options.rebind_interval = Duration::from_millis(50);
     let bus = connect(options).await;
-    let mut subscriber = subscribe(&*bus, Topic::Cancel, 8).await;
+    let mut subscriber = subscribe(&*bus, Topic::HandedOver, 8).await;
     let (connection, channel) = stranger().await;
     // The bindings go with their exchange. It is there again at once, as another client makes it.
     let exchange = prefix.name("attune.executions");
@@ -137,12 +137,12 @@ async fn the_binding_of_a_broadcast_is_made_again() {
             tokio::select! {
                 delivery = subscriber.next() => break delivery,
                 _ = again.tick() => {
-                    other.publish(vec![numbered(Topic::Cancel, 7)]).await.ok();
+                    other.publish(vec![numbered(Topic::HandedOver, 7)]).await.ok();
                 }
             }
         }
     };
-    let delivery = within("a cancellation", received).await;
+    let delivery = within("a broadcast", received).await;
     assert_eq!(number(&delivery.expect("the bus is open")), 7);
     bus.close().await;
     other.close().await;

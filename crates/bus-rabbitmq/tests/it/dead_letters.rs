@@ -16,17 +16,14 @@ async fn a_rejected_message_arrives(queue_type: QueueType) {
         ..prefix.options()
     })
     .await;
-    let pool = Topic::Requested("default".to_owned());
-    for topic in [&pool, &Topic::Completed] {
-        bus.declare(topic).await.unwrap();
-    }
+    bus.declare(&Topic::Completed).await.unwrap();
     let mut letters = subscribe(&*bus, Topic::DeadLetters, 8).await;
     let (connection, channel) = stranger().await;
     channel
         .basic_qos(1, BasicQosOptions::default())
         .await
         .unwrap();
-    let queue = prefix.name("attune.requested.default");
+    let queue = prefix.name("attune.completed");
     let mut consumer = channel
         .basic_consume(
             queue.as_str().into(),
@@ -37,7 +34,7 @@ async fn a_rejected_message_arrives(queue_type: QueueType) {
         .await
         .unwrap();
     for expected in 1..=3 {
-        bus.publish(vec![numbered(pool.clone(), expected)])
+        bus.publish(vec![numbered(Topic::Completed, expected)])
             .await
             .unwrap();
         let delivery = within("a delivery", consumer.next())

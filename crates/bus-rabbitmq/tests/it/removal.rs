@@ -10,11 +10,7 @@ use crate::support::{Prefix, numbered, stranger, within};
 async fn removing_leaves_nothing() {
     let prefix = Prefix::new();
     let bus = RabbitBus::connect(prefix.options()).await.unwrap();
-    let topics = [
-        Topic::Completed,
-        Topic::Requested("default".to_owned()),
-        Topic::Cancel,
-    ];
+    let topics = [Topic::Completed, Topic::QueueStats, Topic::HandedOver];
     for topic in &topics {
         bus.declare(topic).await.unwrap();
     }
@@ -25,7 +21,7 @@ async fn removing_leaves_nothing() {
     within("what is not there is fine", bus.remove(&topics))
         .await
         .unwrap();
-    for name in ["completed", "requested.default", "dead-letters"] {
+    for name in ["completed", "queue-stats", "dead-letters"] {
         // Each failure closes the channel.
         let (_connection, channel) = stranger().await;
         let passive = QueueDeclareOptions {

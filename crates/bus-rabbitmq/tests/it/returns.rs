@@ -18,7 +18,7 @@ fn with_four_unroutable() -> (Vec<Outgoing>, BTreeSet<Uuid>) {
     let messages: Vec<_> = (0..MESSAGES)
         .map(|number| {
             let topic = match lost.contains(&number) {
-                true => Topic::Requested("nowhere".to_owned()),
+                true => Topic::QueueStats,
                 false => Topic::Completed,
             };
             numbered(topic, number as u64)

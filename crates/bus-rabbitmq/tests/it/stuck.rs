@@ -31,12 +31,12 @@ async fn goes_on_beside_a_stuck_queue(queue_type: QueueType) {
         ..vhost.options()
     };
     let bus = connect(options).await;
-    let stuck = Topic::Requested("default".to_owned());
-    for topic in [&stuck, &Topic::Completed] {
+    let stuck = Topic::Completed;
+    for topic in [&stuck, &Topic::Enforcements] {
         bus.declare(topic).await.unwrap();
         bus.publish(vec![numbered(topic.clone(), 0)]).await.unwrap();
     }
-    process(&vhost, "attune.requested.default", "suspend").await;
+    process(&vhost, "attune.completed", "suspend").await;
     let unanswered = (1..=CALLS).map(|n| bus.publish(vec![numbered(stuck.clone(), n)]));
     let unanswered = join_all(unanswered);
     // Until long after the first of those has given up.
@@ -44,7 +44,7 @@ async fn goes_on_beside_a_stuck_queue(queue_type: QueueType) {
         let (began, mut next, mut slowest) = (Instant::now(), 1, Duration::ZERO);
         while began.elapsed() < 2 * TIMEOUT {
             let sent = Instant::now();
-            bus.publish(vec![numbered(Topic::Completed, next)])
+            bus.publish(vec![numbered(Topic::Enforcements, next)])
                 .await
                 .unwrap();
             slowest = slowest.max(sent.elapsed());
@@ -62,7 +62,7 @@ async fn goes_on_beside_a_stuck_queue(queue_type: QueueType) {
         );
     }
     assert!(slowest < TIMEOUT / 2, "one waited for {slowest:?}");
-    process(&vhost, "attune.requested.default", "resume").await;
+    process(&vhost, "attune.completed", "resume").await;
     publish_until_confirmed(&*bus, vec![numbered(stuck, 0)]).await;
     bus.close().await;
     vhost.delete().await;
@@ -79,9 +79,9 @@ async fn the_broker_is_reached_beside_a_stuck_queue(queue_type: QueueType) {
         ..vhost.options()
     };
     let bus = connect(options).await;
-    let stuck = Topic::Requested("default".to_owned());
+    let stuck = Topic::Completed;
     bus.declare(&stuck).await.unwrap();
-    process(&vhost, "attune.requested.default", "suspend").await;
+    process(&vhost, "attune.completed", "suspend").await;
     let mut lost = 0;
     let lives = async {
         loop {
@@ -103,7 +103,7 @@ async fn the_broker_is_reached_beside_a_stuck_queue(queue_type: QueueType) {
         }
     };
     within("the calls", lives).await;
-    process(&vhost, "attune.requested.default", "resume").await;
+    process(&vhost, "attune.completed", "resume").await;
     publish_until_confirmed(&*bus, vec![numbered(stuck, 0)]).await;
     bus.close().await;
     vhost.delete().await;

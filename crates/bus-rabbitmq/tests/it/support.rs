@@ -132,10 +132,6 @@ impl Drop for Prefix {
         ]
         .map(|name| self.name(&format!("attune.{name}")))
         .into();
-        names.extend(
-            ["default", "default-2", "nowhere"]
-                .map(|pool| self.name(&format!("attune.requested.{pool}"))),
-        );
         for partition in 0..16 {
             for kind in ["commands", "control"] {
                 names.push(self.name(&format!("attune.partition.{partition:02}.{kind}")));
