@@ -166,7 +166,7 @@ async fn in_an_open_loop_all_that_a_stall_delayed_pay_for_it() {
     // At the third command the only thread stands still, and with it whoever asks.
     let (load, ..) = run(&scenario, LoadOptions::default(), |n| {
         if n == 3 {
-            std::thread::sleep(STALL);
+            std::thread::sleep(STALL); // stall
         }
         accepted(n)
     })
