@@ -101,6 +101,7 @@ impl Parts {
         let Some(bus) = &self.memory else { return };
         let deadline = tokio::time::Instant::now() + DRAIN;
         while bus.unsettled(&Topic::Completed) > 0
+            || bus.unsettled(&Topic::CompletedKept) > 0
             || bus.unsettled(&Topic::DeadLetters) > 0
             || (0..self.partitions).any(|id| bus.unsettled(&Topic::Control(PartitionId(id))) > 0)
         {

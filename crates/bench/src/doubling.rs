@@ -44,7 +44,7 @@ impl Doubling {
 
     /// Those completions of a message that are to be sent again.
     fn chosen(&self, message: &Outgoing) -> Vec<ExecutionCompleted> {
-        if message.topic != Topic::Completed {
+        if !matches!(message.topic, Topic::Completed | Topic::CompletedKept) {
             return Vec::new();
         }
         // What cannot be read is none of ours to judge; it went out as it is.
@@ -62,10 +62,12 @@ impl Doubling {
 impl Bus for Doubling {
     async fn publish(&self, messages: Vec<Outgoing>) -> Result<(), PublishError> {
         let chosen: Vec<_> = messages.iter().flat_map(|it| self.chosen(it)).collect();
+        // A worker sends completions one way at a time.
+        let topic = messages.first().map(|message| message.topic.clone());
         self.bus.publish(messages).await?;
-        if !chosen.is_empty() {
+        if let Some(topic) = topic.filter(|_| !chosen.is_empty()) {
             let id = Uuid::now_v7();
-            let message = Outgoing::new(Topic::Completed, id, encode(id, Utc::now(), &chosen));
+            let message = Outgoing::new(topic, id, encode(id, Utc::now(), &chosen));
             // The worker has what it wanted; a copy that is not confirmed is not counted.
             if self.bus.publish(vec![message]).await.is_ok() {
                 self.again.fetch_add(chosen.len() as u64, Ordering::Relaxed);

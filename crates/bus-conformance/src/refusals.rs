@@ -32,13 +32,18 @@ async fn refused(bus: &dyn Bus, messages: Vec<Outgoing>) -> Vec<Refused> {
 /// A bounded bus: what finds no room is refused as full, what was taken is all there, other
 /// topics do not feel it, and when there is room again the same message is taken.
 pub async fn what_finds_no_room_is_refused_as_full(bus: Arc<dyn Bus>) {
-    let topic = Topic::Completed;
+    for topic in [Topic::Completed, Topic::CompletedKept] {
+        no_room_in(&*bus, topic).await;
+    }
+}
+
+async fn no_room_in(bus: &dyn Bus, topic: Topic) {
     bus.declare(&topic).await.expect("it can be declared");
     let mut taken = Vec::new();
     let late = loop {
         let message = sized(&topic, MAX_MESSAGE_BYTES);
         let id = message.message_id;
-        let answer = refused(&*bus, vec![message.clone()]).await;
+        let answer = refused(bus, vec![message.clone()]).await;
         let Some(first) = answer.first() else {
             taken.push(id.to_string());
             // A broker may look at its bound a little late.
@@ -52,16 +57,16 @@ pub async fn what_finds_no_room_is_refused_as_full(bus: Arc<dyn Bus>) {
     assert!(taken.len() * MAX_MESSAGE_BYTES >= ROOM_BYTES - MAX_MESSAGE_BYTES);
     let other = Topic::QueueStats;
     bus.declare(&other).await.expect("it can be declared");
-    send(&*bus, &other, [1]).await;
+    send(bus, &other, [1]).await;
 
-    let mut subscriber = subscribe(&*bus, &topic, 64).await;
+    let mut subscriber = subscribe(bus, &topic, 64).await;
     for expected in &taken {
         let delivery = receive(&mut subscriber).await;
         assert_eq!(delivery.message_id.as_ref(), Some(expected));
         subscriber.settler().ack(&[delivery.tag]).await;
     }
     let retried = async {
-        while !refused(&*bus, vec![late.clone()]).await.is_empty() {
+        while !refused(bus, vec![late.clone()]).await.is_empty() {
             tokio::task::yield_now().await;
         }
     };

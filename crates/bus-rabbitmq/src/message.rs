@@ -58,11 +58,11 @@ fn translate(topology: &Topology, message: Outgoing) -> Result<Prepared, Cause> 
         headers,
     } = message;
     let (exchange, routing_key) = topology.route(&topic)?;
-    let (must_route, is_kept) = (topic.must_route(), topic.is_kept());
+    let (must_route, is_lasting) = (topic.must_route(), topic.is_lasting());
     let mut properties = BasicProperties::default()
         .with_content_type("application/json".into())
-        // 2 survives a restart of the broker; the rest is of use for a moment only.
-        .with_delivery_mode(if is_kept { 2 } else { 1 })
+        // 2 survives a restart of the broker; the rest is of use for a moment only, or is sent again.
+        .with_delivery_mode(if is_lasting { 2 } else { 1 })
         .with_message_id(message_id.to_string().into());
     if let Some(address) = reply_to {
         properties = properties.with_reply_to(short(address)?);
@@ -127,7 +127,7 @@ pub(crate) fn received(delivery: lapin::message::Delivery, tag: DeliveryTag) -> 
 
 #[cfg(test)]
 mod tests {
-    use attune_core::{OwnerId, WorkerId};
+    use attune_core::{OwnerId, PartitionId, WorkerId};
 
     use super::*;
     use crate::options::RabbitOptions;
@@ -151,6 +151,20 @@ mod tests {
                 "execution.completed",
                 true,
                 2,
+            ),
+            (
+                Topic::CompletedKept,
+                "attune.executions",
+                "execution.completed.kept",
+                true,
+                1,
+            ),
+            (
+                Topic::Calls(PartitionId(3)),
+                "attune.executions",
+                "partition.03.calls",
+                true,
+                1,
             ),
             (Topic::Hello, "attune.executions", "worker.hello", false, 1),
             (Topic::Reply("there".to_owned()), "", "there", false, 1),

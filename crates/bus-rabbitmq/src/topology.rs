@@ -348,8 +348,11 @@ impl Topology {
     fn queue_name(&self, topic: &Topic) -> String {
         let name = match topic {
             Topic::Enforcements => "attune.enforcements".to_owned(),
-            Topic::Commands(_) | Topic::Control(_) => format!("attune.{}", topic.routing_key()),
+            Topic::Commands(_) | Topic::Calls(_) | Topic::Control(_) => {
+                format!("attune.{}", topic.routing_key())
+            }
             Topic::Completed => "attune.completed".to_owned(),
+            Topic::CompletedKept => "attune.completed.kept".to_owned(),
             Topic::QueueStats => "attune.queue-stats".to_owned(),
             Topic::DeadLetters => DEAD_LETTERS.to_owned(),
             // A new name each time: the broker may not have noticed yet that the connection of
@@ -371,7 +374,8 @@ impl Topology {
             table.insert(name.into(), value);
         };
         let text = |value: &str| AMQPValue::LongString(value.into());
-        let quorum = topic.is_kept() && self.queue_type == QueueType::Quorum;
+        // A quorum queue writes everything to its disk, also what need not outlive the broker.
+        let quorum = topic.is_lasting() && self.queue_type == QueueType::Quorum;
         set(
             "x-queue-type",
             text(if quorum { "quorum" } else { "classic" }),
@@ -405,10 +409,7 @@ impl Topology {
             };
             set(DELIVERY_LIMIT_ARGUMENT, AMQPValue::LongLongInt(limit));
         }
-        if matches!(
-            topic,
-            Topic::Enforcements | Topic::Commands(_) | Topic::Control(_)
-        ) {
+        if topic.is_ordered() {
             // One consumer at a time, for order. It is no mutual exclusion (a stopped process
             // wakes up and goes on with what it had prefetched): that is what epochs are for.
             set("x-single-active-consumer", AMQPValue::Boolean(true));

@@ -16,8 +16,10 @@ fn table(queue_type: QueueType) -> String {
     for topic in [
         Topic::Enforcements,
         Topic::Commands(PartitionId(7)),
+        Topic::Calls(PartitionId(7)),
         Topic::Control(PartitionId(12)),
         Topic::Completed,
+        Topic::CompletedKept,
         Topic::QueueStats,
         Topic::DeadLetters,
         Topic::Reply("somebody".to_owned()),
@@ -71,6 +73,8 @@ fn quorum_queues() {
         )
     };
     let work = limited("1000000000");
+    let passing = "dead-letter-exchange=t.attune.dead-letters max-length-bytes=1073741824 \
+                   overflow=reject-publish queue-type=classic";
     let active = "single-active-consumer=Boolean(true)";
     let own = "exclusive auto-delete max-length-bytes=67108864 overflow=drop-head \
                queue-type=classic";
@@ -86,10 +90,18 @@ fn quorum_queues() {
              durable {work} {active}"
         ),
         format!(
+            "t.attune.partition.07.calls <- t.attune.executions/partition.07.calls durable \
+             {passing} {active}"
+        ),
+        format!(
             "t.attune.partition.12.control <- t.attune.executions/partition.12.control durable \
              {work} {active}"
         ),
         format!("t.attune.completed <- t.attune.executions/execution.completed durable {work}"),
+        format!(
+            "t.attune.completed.kept <- t.attune.executions/execution.completed.kept durable \
+             {passing}"
+        ),
         "t.attune.queue-stats <- t.attune.executions/queue.stats durable delivery-limit=1000 \
          max-length-bytes=16777216 overflow=drop-head queue-type=quorum"
             .to_owned(),

@@ -16,9 +16,10 @@ use uuid::Uuid;
 ///
 /// - *ordered*: one subscriber at a time receives, in order; what it did not acknowledge comes
 ///   again, first, to the next ([`Enforcements`](Self::Enforcements),
-///   [`Commands`](Self::Commands), [`Control`](Self::Control)).
+///   [`Commands`](Self::Commands), [`Calls`](Self::Calls), [`Control`](Self::Control)).
 /// - *work*: subscribers share the messages ([`Completed`](Self::Completed),
-///   [`QueueStats`](Self::QueueStats), [`DeadLetters`](Self::DeadLetters)).
+///   [`CompletedKept`](Self::CompletedKept), [`QueueStats`](Self::QueueStats),
+///   [`DeadLetters`](Self::DeadLetters)).
 /// - *broadcast*: everyone who is subscribed at that moment receives a copy
 ///   ([`HandedOver`](Self::HandedOver), [`Hello`](Self::Hello), [`Event`](Self::Event)); nobody
 ///   being subscribed is fine.
@@ -27,6 +28,10 @@ use uuid::Uuid;
 /// - *direct*: the one subscriber receives, in order, while it lives ([`Link`](Self::Link),
 ///   [`Reports`](Self::Reports)). Nothing is kept for a later one, not even what was delivered and
 ///   not settled. When nobody is there, the publisher is told: [`Refusal::Unroutable`].
+///
+/// *What [`Calls`](Self::Calls) and [`CompletedKept`](Self::CompletedKept) do not promise.* What they keep
+/// ends with the broker, also what was confirmed, and is not written to its disk for the sake of that: they
+/// are for whoever keeps what it sent until it is answered, and sends it again.
 ///
 /// *What a direct topic does not promise.* A message that was confirmed can be lost with its
 /// subscriber, or with the subscriber's connection, before it is received: whoever needs to know
@@ -40,10 +45,14 @@ pub enum Topic {
     Enforcements,
     /// `partition.<NN>.commands`: commands for the owner of a partition.
     Commands(PartitionId),
+    /// `partition.<NN>.calls`: likewise, from whoever waits for the answer and asks again without one.
+    Calls(PartitionId),
     /// `partition.<NN>.control`: completions for the owner of a partition.
     Control(PartitionId),
     /// `execution.completed`: ends of runs.
     Completed,
+    /// `execution.completed.kept`: ends of runs that their worker keeps until they are settled.
+    CompletedKept,
     /// `partition.handed_over`: partitions that another executor may take now.
     HandedOver,
     /// `worker.hello`: that a worker is there, to every executor.
@@ -70,8 +79,10 @@ impl Topic {
         match self {
             Self::Enforcements => "enforcement.created".to_owned(),
             Self::Commands(partition) => format!("partition.{:02}.commands", partition.0),
+            Self::Calls(partition) => format!("partition.{:02}.calls", partition.0),
             Self::Control(partition) => format!("partition.{:02}.control", partition.0),
             Self::Completed => "execution.completed".to_owned(),
+            Self::CompletedKept => "execution.completed.kept".to_owned(),
             Self::HandedOver => "partition.handed_over".to_owned(),
             Self::Hello => "worker.hello".to_owned(),
             Self::Link(worker) => worker.to_string(),
@@ -94,6 +105,19 @@ impl Topic {
     /// Whether messages are kept for a later subscriber: once it is declared, the topic stays.
     pub fn is_kept(&self) -> bool {
         self.must_route() && !self.is_direct()
+    }
+
+    /// Whether what it keeps outlives the broker's process.
+    pub fn is_lasting(&self) -> bool {
+        self.is_kept() && !matches!(self, Self::Calls(_) | Self::CompletedKept)
+    }
+
+    /// Whether one subscriber at a time receives what is kept.
+    pub fn is_ordered(&self) -> bool {
+        matches!(
+            self,
+            Self::Enforcements | Self::Commands(_) | Self::Calls(_) | Self::Control(_)
+        )
     }
 
     /// Whether its one subscriber receives while it lives, and the publisher is told when there is
@@ -457,75 +481,5 @@ pub async fn dead_letter(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_letter_says_nothing_that_its_sender_wrote_in_our_name() {
-        let header = |name: &str, value: &str| (name.to_owned(), value.to_owned());
-        let mut headers: Vec<_> = DEAD_LETTER_HEADERS
-            .map(|name| header(name, "forged"))
-            .into();
-        headers.push(header("trace", "7"));
-        let delivery = Delivery {
-            tag: DeliveryTag {
-                generation: 1,
-                number: 1,
-            },
-            body: Bytes::new(),
-            message_id: None,
-            reply_to: None,
-            redelivered: false,
-            user_id: None,
-            headers,
-        };
-        let letter = letter(&Topic::Completed, &delivery, "", "why");
-        let expected = [
-            header("trace", "7"),
-            header(DEAD_LETTER_REASON, "why"),
-            header(DEAD_LETTER_TOPIC, "execution.completed"),
-        ];
-        assert_eq!(letter.headers, expected);
-    }
-
-    #[test]
-    fn answers_go_to_queues_of_the_asker_only() {
-        let longest = "q".repeat(MAX_NAME_BYTES);
-        for fine in [
-            "amq.rabbitmq.reply-to.g1h2AA5yZXBseUA4ODk0MzY4NAAAHqMAAAAJawOCBA==.x0CG/kA4uxdWhkIOrd7Z/g==",
-            "amq.gen-JzTY20BRgKO",
-            "attune.reply.0198c1f0",
-            "my-answers",
-            &longest,
-        ] {
-            assert_eq!(reply_address(fine).unwrap(), fine);
-        }
-        let too_long = "q".repeat(MAX_NAME_BYTES + 1);
-        let own = [
-            Topic::Commands(PartitionId(3)),
-            Topic::Control(PartitionId(3)),
-        ];
-        let mut refused = own.map(|topic| format!("attune.{topic}")).to_vec();
-        refused.extend(
-            [
-                "",
-                &too_long,
-                "attune.enforcements",
-                "attune.completed",
-                "attune.dead-letters",
-                "attune.queue-stats",
-                "attune.handed-over.1",
-                "attune.worker.1",
-                // Of earlier releases, and perhaps still there.
-                "attune.requested.default",
-                "team-a.attune.completed",
-                "amq.rabbitmq.trace",
-            ]
-            .map(str::to_owned),
-        );
-        for name in refused {
-            let reject = reply_address(&name).unwrap_err();
-            assert_eq!(reject.field.as_deref(), Some("reply_to"), "{name}");
-        }
-    }
-}
+#[path = "port_tests.rs"]
+mod tests;

@@ -1,7 +1,8 @@
 //! Validates completions and hands them to the owners of their partitions.
 //!
-//! Workers in any language publish `execution.completed`. A listener reads these messages,
-//! decides about each completion, and publishes what is valid as `partition.release` to the
+//! Workers in any language publish `execution.completed`; those that keep a completion until it is
+//! settled do so under the key `execution.completed.kept`. A listener reads both, by the same rules:
+//! it decides about each completion, and publishes what is valid as `partition.release` to the
 //! control topic of the partition that the execution belongs to. It keeps nothing: several
 //! listeners share the messages, and any of them may end at any time.
 //!

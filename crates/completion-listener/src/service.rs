@@ -1,8 +1,8 @@
 //! The listener as a service.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use attune_bus::{Bus, Subscription, Topic};
+use attune_bus::{Bus, BusError, Subscription, Topic};
 use attune_core::PartitionId;
 use attune_record::{Record, Recorder, now_ns};
 use attune_routing::completions::{MIN_ITEM_BYTES, Outcome};
@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::counters::ListenerCounters;
 use crate::error::ListenerError;
 
-/// Bytes of bodies that may be unacknowledged before nothing more is taken from the subscription.
+/// Bytes of bodies that may be unacknowledged before nothing more is taken from a subscription.
 const WINDOW_BYTES: usize = 8 << 20;
 /// What envelopes take, and more.
 const ENVELOPE_BYTES: usize = 512;
@@ -27,8 +27,8 @@ const MIN_MESSAGE_BYTES: usize = MIN_ITEM_BYTES + 2 * ENVELOPE_BYTES;
 pub struct ListenerOptions {
     /// How many partitions the cluster has, 1 to 256.
     pub partitions: u16,
-    /// Messages received and not yet acknowledged, at most. With the size of a message it
-    /// bounds the memory that a listener uses.
+    /// Messages received of each topic and not yet acknowledged, at most. With the size of a message
+    /// it bounds the memory that a listener uses.
     pub prefetch: u16,
     /// Completions that are passed on in one message, at most; also how many are taken up
     /// before what came out of them is published.
@@ -89,31 +89,25 @@ impl CompletionListener {
         if let Some(problem) = options.problem() {
             return Err(ListenerError::Options(problem));
         }
-        let subscription = Subscription {
-            topic: Topic::Completed,
-            prefetch: options.prefetch,
-        };
-        let subscriber = bus.subscribe(subscription).await?;
         let counters = Arc::<ListenerCounters>::default();
         let (trouble, troubles) = watch::channel(None);
-        let watcher = Watcher {
-            counters: Arc::clone(&counters),
-            recorder: options.recorder.clone(),
-            trouble,
-        };
-        let (bounds, source) = (options.bounds(), Topic::Completed);
-        let partitions = options.partitions;
-        let driver = Driver::new(
-            Completions { partitions },
-            bounds,
-            source,
-            Topic::Control,
-            bus,
-            subscriber,
-            watcher,
-        );
+        let trouble = Arc::new(Trouble {
+            of: Mutex::default(),
+            told: trouble,
+        });
+        let [kept, others] = [Source::Kept, Source::Others].map(|source| {
+            let watcher = Watcher {
+                counters: Arc::clone(&counters),
+                recorder: options.recorder.clone(),
+                trouble: Arc::clone(&trouble),
+                source,
+            };
+            driver(&options, &bus, source, watcher)
+        });
+        let (kept, others) = (kept.await?, others.await?);
         let task = tokio::spawn(async move {
-            let ended = driver.run(stop).await;
+            let (kept, others) = tokio::join!(kept.run(stop.clone()), others.run(stop));
+            let ended = kept.and(others);
             ended.map_err(|BusClosed| ListenerError::BusClosed)
         });
         Ok(ListenerHandle {
@@ -156,11 +150,63 @@ impl ListenerHandle {
     }
 }
 
-/// Counts and records what is done with completions.
+/// Who reports.
+#[derive(Debug, Clone, Copy)]
+enum Source {
+    /// Workers that keep what they report until it is settled.
+    Kept,
+    /// All others.
+    Others,
+}
+
+/// A driver that passes on what comes from a source.
+async fn driver(
+    options: &ListenerOptions,
+    bus: &Arc<dyn Bus>,
+    source: Source,
+    watcher: Watcher,
+) -> Result<Driver<Completions, Watcher>, BusError> {
+    let topic = match source {
+        Source::Kept => Topic::CompletedKept,
+        Source::Others => Topic::Completed,
+    };
+    let subscription = Subscription {
+        topic: topic.clone(),
+        prefetch: options.prefetch,
+    };
+    let subscriber = bus.subscribe(subscription).await?;
+    let partitions = options.partitions;
+    Ok(Driver::new(
+        Completions { partitions },
+        options.bounds(),
+        topic,
+        Topic::Control,
+        Arc::clone(bus),
+        subscriber,
+        watcher,
+    ))
+}
+
+/// What keeps completions of each source from their owners.
+struct Trouble {
+    of: Mutex<[Option<String>; 2]>,
+    told: watch::Sender<Option<String>>,
+}
+
+impl Trouble {
+    fn set(&self, source: Source, trouble: Option<String>) {
+        let mut of = self.of.lock().unwrap_or_else(PoisonError::into_inner);
+        of[source as usize] = trouble;
+        self.told.send_replace(of.iter().flatten().next().cloned());
+    }
+}
+
+/// Counts and records what is done with completions of one source.
 struct Watcher {
     counters: Arc<ListenerCounters>,
     recorder: Option<Recorder>,
-    trouble: watch::Sender<Option<String>>,
+    trouble: Arc<Trouble>,
+    source: Source,
 }
 
 impl Watcher {
@@ -189,7 +235,7 @@ impl Observer<Outcome> for Watcher {
     }
 
     fn trouble(&mut self, trouble: Option<String>) {
-        self.trouble.send_replace(trouble);
+        self.trouble.set(self.source, trouble);
     }
 }
 

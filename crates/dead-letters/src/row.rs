@@ -64,6 +64,7 @@ fn source(delivery: &Delivery) -> String {
     match own.strip_prefix("attune.") {
         Some("enforcements") => "enforcement.created".to_owned(),
         Some("completed") => "execution.completed".to_owned(),
+        Some("completed.kept") => "execution.completed.kept".to_owned(),
         Some(rest) => match rest.strip_prefix("requested.") {
             Some(pool) => format!("execution.requested.{pool}"),
             None => rest.to_owned(),
@@ -141,6 +142,8 @@ mod tests {
         for (queue, source) in [
             ("attune.enforcements", "enforcement.created"),
             ("team-a.attune.completed", "execution.completed"),
+            ("attune.completed.kept", "execution.completed.kept"),
+            ("attune.partition.07.calls", "partition.07.calls"),
             ("attune.requested.gpu", "execution.requested.gpu"),
             ("p.attune.partition.07.control", "partition.07.control"),
             ("somebody-elses", "somebody-elses"),

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use attune_core::{ActionId, Attempt, ExecutionId, Status, WorkerId};
 use attune_messages::v1::{Completion, ExecutionCompleted};
 use attune_store::{StoreError, WorkerLease, WorkerRow, WorkerStore};
-use shuttle::future::{block_on, spawn};
+use shuttle::future::{JoinHandle, block_on, spawn};
 use shuttle::sync::atomic::{AtomicUsize, Ordering};
 use shuttle::sync::{Arc, Mutex};
 use tokio_util::sync::CancellationToken;
@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::guard::Guard;
 use crate::lease::Leases;
 use crate::options::WorkerOptions;
-use crate::outbox::Outbox;
+use crate::outbox::{Batch, Outbox, Way};
 use crate::time::{self, Instant};
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -37,44 +37,93 @@ fn completion(id: i64) -> ExecutionCompleted {
     })
 }
 
-/// Everything that is put in comes out, the reader hears of the end, and whoever waits for room
-/// hears of every settlement, whether it comes before the confirm or after it.
-pub fn the_outbox_wakes_its_reader_and_whoever_waits_for_room() {
-    let outbox = Arc::new(Outbox::new(HOUR));
-    let reader = spawn({
-        let outbox = Arc::clone(&outbox);
-        async move {
-            let mut read = Vec::new();
-            while let Some(batch) = outbox.next(2).await {
-                let letters = batch.letters.iter();
-                let keys = letters.map(|letter| (letter.item.0.execution_id, Attempt(1)));
-                let keys: Vec<_> = keys.collect();
-                read.extend(keys.iter().map(|key| key.0.0));
-                let owner = Arc::clone(&outbox);
-                spawn(async move { owner.settle(&keys) });
-                outbox.confirmed(batch);
-            }
-            read
-        }
-    });
-    let runs: Vec<_> = (1..=3)
+/// Puts so many in, at once.
+fn push(outbox: &Arc<Outbox>, ids: std::ops::RangeInclusive<i64>) {
+    let runs: Vec<_> = ids
         .map(|id| {
-            let outbox = Arc::clone(&outbox);
+            let outbox = Arc::clone(outbox);
             spawn(async move { outbox.push(completion(id)) })
         })
         .collect();
     for run in runs {
         block_on(run).unwrap();
     }
+}
+
+fn keys(batch: &Batch) -> Vec<(ExecutionId, Attempt)> {
+    let letters = batch.letters.iter();
+    let keys = letters.map(|letter| (letter.item.0.execution_id, Attempt(1)));
+    keys.collect()
+}
+
+/// Reads what goes one way until the end: all of it is settled when it is confirmed, but what the quick
+/// way does not take, with which this is.
+fn read(outbox: &Arc<Outbox>, way: Way, refused: i64) -> JoinHandle<Vec<i64>> {
+    let outbox = Arc::clone(outbox);
+    spawn(async move {
+        let mut read = Vec::new();
+        while let Some(batch) = outbox.next(way, 2).await {
+            let keys = keys(&batch);
+            if way == Way::Quick && keys.iter().any(|key| key.0.0 == refused) {
+                outbox.refused(batch);
+                continue;
+            }
+            read.extend(keys.iter().map(|key| key.0.0));
+            let owner = Arc::clone(&outbox);
+            spawn(async move { owner.settle(&keys) });
+            outbox.confirmed(batch);
+        }
+        read
+    })
+}
+
+/// Everything that is put in comes out, the readers hear of the end, and whoever waits for room
+/// hears of every settlement, whether it comes before the confirm or after it.
+pub fn the_outbox_wakes_its_readers_and_whoever_waits_for_room() {
+    let outbox = Arc::new(Outbox::new(HOUR));
+    let readers = [Way::Quick, Way::Lasting].map(|way| read(&outbox, way, 2));
+    push(&outbox, 1..=3);
     block_on(async {
         while outbox.unconfirmed() > 0 || outbox.unsettled() > 0 {
             outbox.emptied().await;
         }
     });
     outbox.close();
-    let mut read = block_on(reader).unwrap();
+    let mut read = readers.map(|reader| block_on(reader).unwrap()).concat();
     read.sort_unstable();
     assert_eq!(read, [1, 2, 3]);
+}
+
+/// What nobody has settled when the worker ends goes the lasting way, wherever it is then.
+pub fn a_closed_outbox_lets_everything_out() {
+    let outbox = Arc::new(Outbox::new(HOUR));
+    let quick = spawn({
+        let outbox = Arc::clone(&outbox);
+        async move {
+            while let Some(batch) = outbox.next(Way::Quick, 2).await {
+                shuttle::future::yield_now().await;
+                outbox.confirmed(batch);
+            }
+        }
+    });
+    let lasting = spawn({
+        let outbox = Arc::clone(&outbox);
+        async move {
+            let mut read = Vec::new();
+            while let Some(batch) = outbox.next(Way::Lasting, 2).await {
+                read.extend(keys(&batch).iter().map(|key| key.0.0));
+                outbox.confirmed(batch);
+            }
+            read
+        }
+    });
+    push(&outbox, 1..=3);
+    outbox.close();
+    block_on(quick).unwrap();
+    let mut read = block_on(lasting).unwrap();
+    read.sort_unstable();
+    assert_eq!(read, [1, 2, 3]);
+    assert_eq!((outbox.unconfirmed(), outbox.unsettled()), (0, 0));
 }
 
 /// A store that says so once, and then refuses or is away.

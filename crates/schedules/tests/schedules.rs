@@ -29,7 +29,8 @@ holds! {
     commands::everyone_gets_its_own_answer
     commands::nobody_waits_for_ever
     worker::a_life_ends_before_its_lease
-    worker::the_outbox_wakes_its_reader_and_whoever_waits_for_room
+    worker::the_outbox_wakes_its_readers_and_whoever_waits_for_room
+    worker::a_closed_outbox_lets_everything_out
     histories::a_flush_and_the_end_lose_nothing
 }
 
@@ -47,5 +48,5 @@ fn a_lost_notification_of_the_queue_is_found() {
 #[test]
 #[should_panic(expected = "deadlock")]
 fn a_lost_notification_of_the_outbox_is_found() {
-    with_lost_notifications(worker::the_outbox_wakes_its_reader_and_whoever_waits_for_room);
+    with_lost_notifications(worker::the_outbox_wakes_its_readers_and_whoever_waits_for_room);
 }

@@ -26,6 +26,8 @@ pub(crate) enum Name {
     Firings,
     /// Completions, for all relays that take them.
     Completed,
+    /// Likewise, of workers that keep them until they are settled; they end with the broker.
+    Kept,
 }
 
 /// A message.
@@ -267,6 +269,14 @@ impl Bus {
             let unacked = unacked.map(|(place, body)| (*place, body));
             unacked.chain(queue.ready.iter().map(|(place, body)| (*place, body)))
         })
+    }
+
+    /// The broker ends with what a queue has.
+    pub(crate) fn empty(&mut self, name: Name) {
+        if let Some(queue) = self.queues.get_mut(&name) {
+            queue.ready.clear();
+            queue.consumers.iter_mut().for_each(|c| c.unacked.clear());
+        }
     }
 
     /// Changes what waits in a queue.

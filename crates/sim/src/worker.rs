@@ -8,17 +8,18 @@ use std::sync::Arc;
 use attune_core::{ActionId, Status, WorkerId};
 use attune_dispatch::{Entries, Granted, Outcome, Report, Section};
 use attune_executor::owner::Reported;
+use attune_executor::partition::Completion;
 
 use crate::bus::{Body, Name, Party};
 use crate::oracle::Key;
-use crate::plan::{MARGIN, Time, WORKER_TTL, outcome};
+use crate::plan::{MARGIN, Plant, Time, WORKER_TTL, outcome};
 use crate::trace::Note;
 use crate::world::{Ev, StoreCall, StoreReply, Word, World, completion};
 
 /// How often a worker looks whether it has something to report.
 const REPORTS_EVERY: Time = 20;
-/// After how long an end that is not settled is told again.
-const RETELL_AFTER: Time = 3_000;
+/// After how long an end that is not settled is told again, and goes to where it outlives the broker.
+const RETELL_AFTER: Time = 2_000;
 
 #[derive(Debug, Clone, Copy)]
 struct Life {
@@ -48,8 +49,23 @@ impl Granted for Grant {
 struct Ended {
     action: ActionId,
     status: Status,
-    /// When it was told last.
+    /// Since when it is kept, and when it was told last.
+    since: Time,
     told: Time,
+    /// On which connection it went to where it outlives the broker.
+    lasts: Option<u64>,
+}
+
+impl Ended {
+    fn new(action: ActionId, status: Status, now: Time) -> Self {
+        Self {
+            action,
+            status,
+            since: now,
+            told: now,
+            lasts: None,
+        }
+    }
 }
 
 /// One worker process.
@@ -241,6 +257,12 @@ impl World {
         }
         let party = self.worker_party(w);
         self.note(Note::LifeOver(party));
+        // Nobody keeps it any longer.
+        for (key, ended) in self.unsettled_ends(w) {
+            if ended.lasts.is_none() {
+                self.entrust_end(w, key, ended, id);
+            }
+        }
         self.kill_runs(w);
         self.workers[w].life = None;
         self.workers[w].asking = None;
@@ -283,18 +305,38 @@ impl World {
         {
             return;
         }
-        let ended = Ended {
-            action,
-            status,
-            told: self.now,
-        };
+        let ended = Ended::new(action, status, self.now);
         self.workers[w].ended.insert(key, ended);
-        let party = self.worker_party(w);
-        self.push(self.now + RETELL_AFTER, Ev::To(party, Word::Retell));
         self.tell_end(w, key, ended, id);
     }
 
+    /// While it is young it goes to where it ends with the broker, and so it does after it went to where
+    /// it outlives it, once on each connection.
     fn tell_end(&mut self, w: usize, key: Key, ended: Ended, id: WorkerId) {
+        let is_young = self.now - ended.since < RETELL_AFTER;
+        if !is_young && ended.lasts != Some(self.workers[w].link) {
+            return self.entrust_end(w, key, ended, id);
+        }
+        let completed = self.completed(w, key, ended, id);
+        if !self.rng.chance(self.noise.lost) {
+            self.publish_end(Name::Kept, completed);
+        }
+        if self.has(Plant::ForgetConfirmed) {
+            self.workers[w].ended.remove(&key);
+        }
+    }
+
+    fn entrust_end(&mut self, w: usize, key: Key, ended: Ended, id: WorkerId) {
+        let completed = self.completed(w, key, ended, id);
+        let link = self.workers[w].link;
+        if let Some(ended) = self.workers[w].ended.get_mut(&key) {
+            ended.lasts = Some(link);
+        }
+        self.publish_end(Name::Completed, completed);
+    }
+
+    /// What is told of an end, now.
+    fn completed(&mut self, w: usize, key: Key, ended: Ended, id: WorkerId) -> Arc<Completion> {
         let Ended { action, status, .. } = ended;
         let result = format!("\"what {} said of attempt {} of {}\"", id.0, key.1, key.0);
         let completed = Arc::new(completion(key, action, (status, id), &result));
@@ -303,7 +345,12 @@ impl World {
         if let Some(ended) = self.workers[w].ended.get_mut(&key) {
             ended.told = self.now;
         }
-        let name = Name::Control(key.0.partition().0);
+        let party = self.worker_party(w);
+        self.push(self.now + RETELL_AFTER, Ev::To(party, Word::Retell));
+        completed
+    }
+
+    fn publish_end(&mut self, name: Name, completed: Arc<Completion>) {
         let body = Body::Completed(completed);
         if self.rng.chance(self.noise.late) {
             let at = self.now + self.rng.between(1_000, 7_000);
@@ -313,22 +360,25 @@ impl World {
         }
     }
 
+    fn unsettled_ends(&mut self, w: usize) -> Vec<(Key, Ended)> {
+        let worker = &mut self.workers[w];
+        let entries = &worker.entries;
+        worker.ended.retain(|key, _| entries.is_unsettled(key));
+        let ended = worker.ended.iter();
+        ended.map(|(key, ended)| (*key, *ended)).collect()
+    }
+
     /// Tells the ends again that are not settled, of those that were told long ago.
     fn retell(&mut self, w: usize) {
         let Some(id) = self.workers[w].living(self.now) else {
             return;
         };
-        let worker = &mut self.workers[w];
-        let entries = &worker.entries;
-        worker.ended.retain(|key, _| entries.is_unsettled(key));
-        let due = worker.ended.iter();
-        let due = due.filter(|(_, ended)| ended.told + RETELL_AFTER <= self.now);
-        let due: Vec<(Key, Ended)> = due.map(|(key, ended)| (*key, *ended)).collect();
-        let party = self.worker_party(w);
-        for (key, ended) in due {
+        for (key, ended) in self.unsettled_ends(w) {
+            if ended.told + RETELL_AFTER > self.now {
+                continue;
+            }
             self.seen.retold += 1;
             self.tell_end(w, key, ended, id);
-            self.push(self.now + RETELL_AFTER, Ev::To(party, Word::Retell));
         }
     }
 
@@ -350,16 +400,15 @@ impl World {
                 self.push(at, Ev::RunEnds(w, key, life, Status::Cancelled));
             }
             for grant in taken.cancelled {
-                let ended = Ended {
-                    action: grant.action,
-                    status: Status::Cancelled,
-                    told: self.now,
-                };
+                let ended = Ended::new(grant.action, Status::Cancelled, self.now);
                 self.workers[w].ended.insert(grant.key, ended);
                 self.tell_end(w, grant.key, ended, life);
             }
             for key in taken.again {
-                if let Some(ended) = self.workers[w].ended.get(&key).copied() {
+                let ended = self.workers[w].ended.get(&key).copied();
+                // An owner that is behind asks for what it has received and not read.
+                let is_due = |ended: &Ended| (self.now - ended.told) * 4 >= self.now - ended.since;
+                if let Some(ended) = ended.filter(is_due) {
                     self.tell_end(w, key, ended, life);
                 }
             }
@@ -418,6 +467,11 @@ impl World {
         let worker = &mut self.workers[w];
         worker.link += 1;
         worker.entries.link_is_new();
+        if let Some(id) = self.workers[w].living(self.now) {
+            for (key, ended) in self.unsettled_ends(w) {
+                self.tell_end(w, key, ended, id);
+            }
+        }
         self.say_hello();
     }
 

@@ -119,6 +119,7 @@ async fn delete_prefix(url: &str, prefix: &str) -> anyhow::Result<()> {
         "executions",
         "enforcements",
         "completed",
+        "completed.kept",
         "queue-stats",
         "dead-letters",
         "cluster",
@@ -128,7 +129,7 @@ async fn delete_prefix(url: &str, prefix: &str) -> anyhow::Result<()> {
     .map(|name| format!("{prefix}attune.{name}"))
     .into();
     for partition in 0..MOST_PARTITIONS {
-        for kind in ["commands", "control"] {
+        for kind in ["commands", "calls", "control"] {
             names.push(format!("{prefix}attune.partition.{partition:02}.{kind}"));
         }
     }

@@ -41,8 +41,8 @@ pub struct WorkerOptions {
     /// The command that starts a guard, in which [`guard::run`](crate::guard::run) is called: it
     /// kills what the worker runs when the worker itself cannot. Empty for none.
     pub guard: Vec<OsString>,
-    /// How long after it was confirmed a completion is told again, in case that it was lost, while
-    /// its owner has not said that it is written down.
+    /// How long a completion of which its owner has not said that it is written down goes to where
+    /// messages end with the broker only; then it is told again, to where they outlive it.
     pub retell_after: Duration,
     /// How long what was granted waits for its start while this worker can start nothing; then it
     /// goes to others.
@@ -92,7 +92,7 @@ impl Default for WorkerOptions {
             fetch: Vec::new(),
             max_message_bytes: 1024 * 1024,
             guard: Vec::new(),
-            retell_after: Duration::from_secs(15),
+            retell_after: Duration::from_secs(2),
             start_patience: Duration::from_secs(60),
             progress: Progress::default(),
         }

@@ -3,6 +3,10 @@
 //! A broker's confirm settles nothing: a queue is purged or deleted by hand, or a broker dies with
 //! what it had confirmed. So a completion is kept until its owner has written it down, and told
 //! again when that takes long, or when the owner asks for it.
+//!
+//! That is why it need not outlive the broker while it is young: then it goes the quick way. One that
+//! is not settled after a while, or whose worker will not keep it any longer, goes the lasting way,
+//! once on each connection: its owner may be away for long, and the worker may end before it is back.
 
 use crate::sync::{Mutex, MutexGuard, PoisonError};
 use std::collections::{HashMap, VecDeque};
@@ -23,6 +27,10 @@ const MAX_HELD: usize = 4096;
 const MAX_HELD_BYTES: usize = 64 * 1024 * 1024;
 /// The longest wait before a completion is told again: its partition may have no owner.
 const SLOWEST: Duration = Duration::from_secs(600);
+/// Whoever asks for a completion gets it when it was told last so large a part of the time ago for which it
+/// has waited. An owner that is behind asks again for what it has received and not read: large ends that were
+/// told each time would leave it further behind.
+const PART: u32 = 4;
 
 #[cfg(test)]
 #[path = "outbox_tests.rs"]
@@ -30,22 +38,32 @@ mod tests;
 
 type Key = (ExecutionId, Attempt);
 
+/// How a completion travels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// To where messages end with the broker, in one attempt.
+    Quick,
+    /// To where they outlive it, until that is confirmed.
+    Lasting,
+}
+
 /// What has ended and is not settled.
 #[derive(Debug)]
 pub(crate) struct Outbox {
     state: Mutex<State>,
-    /// How long after its confirm a completion is told again for the first time.
+    /// How long a completion goes the quick way only, and how long after its confirm it is told
+    /// again for the first time.
     retell_after: Duration,
-    /// Wakes the reporter: something to send, or the end.
-    filled: Notify,
+    /// Wakes the reporter of each way: something to send, or the end.
+    filled: [Notify; 2],
     /// Wakes whoever waits for room.
     emptied: Notify,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// To be sent, in order; also some that were settled meanwhile.
-    waiting: VecDeque<Letter>,
+    /// To be sent each way, in order; also some that were settled meanwhile.
+    waiting: [VecDeque<Letter>; 2],
     /// What is not settled.
     kept: HashMap<Key, Kept>,
     /// Waiting, with the reporter, or told and not settled.
@@ -53,6 +71,8 @@ struct State {
     held_bytes: usize,
     /// Waiting or with the reporter.
     unconfirmed: usize,
+    /// How often the connection was made anew.
+    link: u64,
     closed: bool,
 }
 
@@ -60,7 +80,10 @@ struct State {
 #[derive(Debug)]
 pub(crate) struct Letter {
     pub(crate) item: ExecutionCompleted,
+    since: Instant,
     wait: Duration,
+    /// On which connection it went the lasting way.
+    lasts: Option<u64>,
 }
 
 /// Where a completion is that is not settled.
@@ -68,19 +91,32 @@ pub(crate) struct Letter {
 enum Kept {
     /// Waiting or with the reporter.
     OnItsWay {
-        /// Its life is over: it is not kept after its confirm.
+        /// Nobody will keep it after this: it goes the lasting way, and that is all.
         last: bool,
     },
-    /// Confirmed, and to be told again from then on.
-    Told { letter: Letter, due: Instant },
+    /// Confirmed then, and to be told again when it is due.
+    Told {
+        letter: Box<Letter>,
+        at: Instant,
+        due: Instant,
+    },
 }
 
 /// What goes out together.
 #[derive(Debug)]
 pub(crate) struct Batch {
     pub(crate) letters: Vec<Letter>,
+    way: Way,
     /// Its size when it was taken.
     bytes: usize,
+}
+
+/// What was put on its way again because it was due.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Overdue {
+    pub(crate) count: usize,
+    /// For how long the oldest of them is not settled.
+    pub(crate) longest: Duration,
 }
 
 impl State {
@@ -89,32 +125,58 @@ impl State {
         self.held_bytes -= bytes;
     }
 
-    /// Puts one that was told on its way again.
-    fn send_again(&mut self, key: Key, slower: bool) -> bool {
-        let Some(kept) = self.kept.get_mut(&key) else {
+    fn put(&mut self, letter: Letter, way: Way) {
+        self.waiting[way as usize].push_back(letter);
+    }
+
+    fn put_lasting(&mut self, mut letter: Letter) {
+        letter.lasts = Some(self.link);
+        self.put(letter, Way::Lasting);
+    }
+
+    /// Puts one on its way again, if this holds of it and of when it was told.
+    fn send_again(
+        &mut self,
+        key: Key,
+        young: Duration,
+        is_due: impl FnOnce(&mut Letter, Instant) -> bool,
+    ) -> bool {
+        let due = match self.kept.get_mut(&key) {
+            Some(Kept::Told { letter, at, .. }) => is_due(letter, *at),
+            _ => false,
+        };
+        if !due {
+            return false;
+        }
+        let on_its_way = Kept::OnItsWay { last: false };
+        let Some(Kept::Told { letter, .. }) = self.kept.insert(key, on_its_way) else {
             return false;
         };
-        match std::mem::replace(kept, Kept::OnItsWay { last: false }) {
-            Kept::Told { mut letter, .. } => {
-                if slower {
-                    letter.wait = (letter.wait * 2).min(SLOWEST);
-                }
-                self.unconfirmed += 1;
-                self.waiting.push_back(letter);
-                true
-            }
-            on_its_way @ Kept::OnItsWay { .. } => {
-                *kept = on_its_way;
-                false
-            }
+        self.unconfirmed += 1;
+        if letter.since.elapsed() >= young && letter.lasts != Some(self.link) {
+            self.put_lasting(*letter);
+        } else {
+            self.put(*letter, Way::Quick);
         }
+        true
+    }
+
+    /// The keys of what was told, in an order that is always the same.
+    fn told(&self, is_wanted: impl Fn(Instant) -> bool) -> Vec<Key> {
+        let told = self.kept.iter().filter_map(|(key, kept)| match kept {
+            Kept::Told { due, .. } if is_wanted(*due) => Some(*key),
+            _ => None,
+        });
+        let mut told: Vec<Key> = told.collect();
+        told.sort_unstable();
+        told
     }
 
     /// Takes at most `max` that are to be sent, and drops what was settled while it waited.
-    fn take(&mut self, max: usize) -> Batch {
+    fn take(&mut self, way: Way, max: usize) -> Batch {
         let (mut letters, mut bytes) = (Vec::new(), 0);
         while letters.len() < max
-            && let Some(letter) = self.waiting.pop_front()
+            && let Some(letter) = self.waiting[way as usize].pop_front()
         {
             let weight = weight(&letter.item);
             if self.kept.contains_key(&key(&letter.item)) {
@@ -125,7 +187,33 @@ impl State {
                 self.release(weight);
             }
         }
-        Batch { letters, bytes }
+        Batch {
+            letters,
+            way,
+            bytes,
+        }
+    }
+
+    /// Sends what did not go the lasting way yet that way, and keeps nothing after that.
+    fn let_go(&mut self) {
+        for key in self.told(|_| true) {
+            let last = Kept::OnItsWay { last: true };
+            let Some(Kept::Told { letter, .. }) = self.kept.insert(key, last) else {
+                continue;
+            };
+            if letter.lasts.is_some() {
+                self.kept.remove(&key);
+                self.release(weight(&letter.item));
+            } else {
+                self.unconfirmed += 1;
+                self.put_lasting(*letter);
+            }
+        }
+        for kept in self.kept.values_mut() {
+            *kept = Kept::OnItsWay { last: true };
+        }
+        let [quick, lasting] = &mut self.waiting;
+        lasting.append(quick);
     }
 }
 
@@ -134,7 +222,7 @@ impl Outbox {
         Self {
             state: Mutex::default(),
             retell_after,
-            filled: Notify::new(),
+            filled: Default::default(),
             emptied: Notify::new(),
         }
     }
@@ -152,10 +240,15 @@ impl Outbox {
         state.unconfirmed += 1;
         let on_its_way = Kept::OnItsWay { last: false };
         state.kept.insert(key(&item), on_its_way);
-        let wait = self.retell_after;
-        state.waiting.push_back(Letter { item, wait });
+        let letter = Letter {
+            item,
+            since: Instant::now(),
+            wait: self.retell_after,
+            lasts: None,
+        };
+        state.put(letter, Way::Quick);
         drop(state);
-        self.filled.notify_one();
+        self.filled[Way::Quick as usize].notify_one();
     }
 
     /// Whether more may be begun.
@@ -179,21 +272,33 @@ impl Outbox {
         self.lock().kept.len()
     }
 
-    /// Nothing more will come.
+    /// Nothing more will come, and whoever has kept it ends.
     pub(crate) fn close(&self) {
-        self.lock().closed = true;
-        self.filled.notify_one();
+        let mut state = self.lock();
+        state.let_go();
+        state.closed = true;
+        drop(state);
+        self.emptied.notify_one();
+        self.wake();
     }
 
-    /// The next `max` at most, as soon as there is one; `None` when it is closed and empty. For
-    /// one reader.
-    pub(crate) async fn next(&self, max: usize) -> Option<Batch> {
+    fn wake(&self) {
+        for filled in &self.filled {
+            filled.notify_one();
+        }
+    }
+
+    /// The next `max` at most that go this way, as soon as there is one; `None` when it is closed and
+    /// no more can come. For one reader of each way.
+    pub(crate) async fn next(&self, way: Way, max: usize) -> Option<Batch> {
         loop {
             {
                 let mut state = self.lock();
                 let before = state.held;
-                let batch = state.take(max);
-                let (dropped, closed) = (before != state.held, state.closed);
+                let batch = state.take(way, max);
+                let dropped = before != state.held;
+                // What is under way the quick way may go the lasting one after that.
+                let is_over = state.closed && (way == Way::Quick || state.unconfirmed == 0);
                 drop(state);
                 if dropped {
                     self.emptied.notify_one();
@@ -201,17 +306,26 @@ impl Outbox {
                 if !batch.letters.is_empty() {
                     return Some(batch);
                 }
-                if closed {
+                if is_over {
                     return None;
                 }
             }
             // A notification sent since the look above is kept for us.
-            self.filled.notified().await;
+            self.filled[way as usize].notified().await;
         }
     }
 
-    /// All of a batch is confirmed: what is not settled yet is kept.
+    /// A batch is confirmed, or may have arrived the quick way: what is not settled yet is kept.
     pub(crate) fn confirmed(&self, batch: Batch) {
+        self.sent(batch, false);
+    }
+
+    /// The quick way is closed to a batch: it goes the other one, if it has not on this connection.
+    pub(crate) fn refused(&self, batch: Batch) {
+        self.sent(batch, true);
+    }
+
+    fn sent(&self, batch: Batch, is_refused: bool) {
         let now = Instant::now();
         let mut state = self.lock();
         state.unconfirmed -= batch.letters.len();
@@ -219,20 +333,33 @@ impl Outbox {
         state.held_bytes -= batch.bytes;
         for letter in batch.letters {
             let key = key(&letter.item);
-            match state.kept.get(&key) {
-                Some(Kept::OnItsWay { last: false }) => {
-                    state.held += 1;
-                    state.held_bytes += weight(&letter.item);
-                    let due = now + letter.wait;
-                    state.kept.insert(key, Kept::Told { letter, due });
-                }
-                _ => {
-                    state.kept.remove(&key);
-                }
+            let last = match state.kept.get(&key) {
+                Some(Kept::OnItsWay { last }) => *last,
+                // Settled meanwhile.
+                _ => continue,
+            };
+            let goes_on = match batch.way {
+                Way::Quick => last || (is_refused && letter.lasts != Some(state.link)),
+                Way::Lasting => false,
+            };
+            if last && !goes_on {
+                state.kept.remove(&key);
+                continue;
+            }
+            state.held += 1;
+            state.held_bytes += weight(&letter.item);
+            if goes_on {
+                state.unconfirmed += 1;
+                state.put_lasting(letter);
+            } else {
+                let (at, due) = (now, now + letter.wait);
+                let letter = Box::new(letter);
+                state.kept.insert(key, Kept::Told { letter, at, due });
             }
         }
         drop(state);
         self.emptied.notify_one();
+        self.filled[Way::Lasting as usize].notify_one();
     }
 
     /// These are written down: nobody need be told of them any more.
@@ -251,54 +378,62 @@ impl Outbox {
         self.emptied.notify_one();
     }
 
-    /// Sends these again, as far as they are not on their way; says how many.
+    /// Sends these again, as far as they were not told just now; says how many.
     pub(crate) fn send_again(&self, keys: &[Key]) -> usize {
         let mut state = self.lock();
-        let again = keys.iter().filter(|key| state.send_again(**key, false));
-        let count = again.count();
-        drop(state);
-        self.filled.notify_one();
-        count
-    }
-
-    /// Sends again what was confirmed long ago and is not settled; says how many.
-    pub(crate) fn send_overdue(&self) -> usize {
-        let now = Instant::now();
-        let mut state = self.lock();
-        let overdue = state.kept.iter().filter_map(|(key, kept)| match kept {
-            Kept::Told { due, .. } if *due <= now => Some(*key),
-            _ => None,
-        });
-        let mut overdue: Vec<Key> = overdue.collect();
-        overdue.sort_unstable();
-        let again = overdue.iter().filter(|key| state.send_again(**key, true));
+        let is_due =
+            |letter: &mut Letter, told: Instant| told.elapsed() * PART >= letter.since.elapsed();
+        let again = keys.iter();
+        let again = again.filter(|key| state.send_again(**key, self.retell_after, is_due));
         let count = again.count();
         drop(state);
         if count > 0 {
-            self.filled.notify_one();
+            self.wake();
         }
         count
     }
 
-    /// The life that ran all of this is over: what is on its way goes out, and nothing is kept.
-    pub(crate) fn forget_told(&self) {
+    /// Sends again what was confirmed long ago and is not settled.
+    pub(crate) fn send_overdue(&self) -> Overdue {
+        let now = Instant::now();
+        let mut overdue = Overdue::default();
         let mut state = self.lock();
-        let (mut count, mut bytes) = (0, 0);
-        state.kept.retain(|_, kept| match kept {
-            Kept::OnItsWay { last } => {
-                *last = true;
+        for key in state.told(|due| due <= now) {
+            let is_due = |letter: &mut Letter, _| {
+                letter.wait = (letter.wait * 2).min(SLOWEST);
+                overdue.count += 1;
+                overdue.longest = overdue.longest.max(letter.since.elapsed());
                 true
-            }
-            Kept::Told { letter, .. } => {
-                count += 1;
-                bytes += weight(&letter.item);
-                false
-            }
-        });
-        state.held -= count;
-        state.held_bytes -= bytes;
+            };
+            state.send_again(key, self.retell_after, is_due);
+        }
         drop(state);
+        if overdue.count > 0 {
+            self.wake();
+        }
+        overdue
+    }
+
+    /// The connection is a new one, perhaps because the broker has ended with what it had: everything that
+    /// was told is sent again; says how many.
+    pub(crate) fn link_is_new(&self) -> usize {
+        let mut state = self.lock();
+        state.link += 1;
+        let told = state.told(|_| true);
+        for key in &told {
+            state.send_again(*key, self.retell_after, |_, _| true);
+        }
+        drop(state);
+        self.wake();
+        told.len()
+    }
+
+    /// The life that ran all of this is over: what has not gone the lasting way does so, and nothing is
+    /// kept.
+    pub(crate) fn let_go(&self) {
+        self.lock().let_go();
         self.emptied.notify_one();
+        self.wake();
     }
 }
 

@@ -1,4 +1,4 @@
-//! Sends completions until the bus has confirmed them.
+//! Sends completions, each way by itself.
 
 use std::sync::Arc;
 
@@ -9,13 +9,14 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::counters::WorkerCounters;
-use crate::outbox::{Batch, MAX_ITEMS, Outbox};
+use crate::outbox::{Batch, MAX_ITEMS, Outbox, Way};
 
 /// Messages of one publish, at most.
 const MAX_MESSAGES: usize = 8;
 
-/// Sends what the outbox holds: one publish at a time, and whatever gathers meanwhile goes with
-/// the next, so that packing never delays a completion.
+/// Sends what the outbox holds: one publish at a time each way, and whatever gathers meanwhile goes
+/// with the next, so that packing never delays a completion. A lasting queue that takes nothing holds
+/// up none of those that go the quick way.
 pub(crate) struct Reporter {
     pub(crate) bus: Arc<dyn Bus>,
     pub(crate) outbox: Arc<Outbox>,
@@ -26,31 +27,55 @@ pub(crate) struct Reporter {
 impl Reporter {
     /// Runs until the outbox is closed and empty, or the bus is closed.
     pub(crate) async fn run(self) {
-        while let Some(batch) = self.outbox.next(MAX_MESSAGES * MAX_ITEMS).await {
-            if !self.step(batch).await {
+        tokio::join!(self.tell(), self.entrust());
+    }
+
+    /// Sends what goes the quick way.
+    async fn tell(&self) {
+        while let Some(mut batch) = self.next(Way::Quick).await {
+            let messages = self.messages(&Topic::CompletedKept, &mut batch);
+            match self.bus.publish(messages).await {
+                Ok(()) => self.confirmed(batch),
+                Err(PublishError::Unconfirmed(_)) => self.outbox.confirmed(batch),
+                // No listener has ever been there, or it is behind.
+                Err(PublishError::Refused(_) | PublishError::Closed) => self.outbox.refused(batch),
+            }
+        }
+    }
+
+    /// Sends what goes the lasting way.
+    async fn entrust(&self) {
+        while let Some(mut batch) = self.next(Way::Lasting).await {
+            let messages = self.messages(&Topic::Completed, &mut batch);
+            if !self.publish(messages).await {
                 tracing::error!(
                     unreported_count = self.outbox.unconfirmed(),
                     "the bus is closed; completions were not reported"
                 );
                 return;
             }
+            self.confirmed(batch);
         }
     }
 
-    /// Sends one batch and returns when all of it is confirmed; `false` when the bus is closed.
-    async fn step(&self, mut batch: Batch) -> bool {
-        let now = Utc::now();
-        let packs = batch.packs(self.max_message_bytes);
-        let messages = packs.into_iter().map(|pack| {
-            let id = Uuid::now_v7();
-            Outgoing::new(Topic::Completed, id, pack.encode(id, now))
-        });
-        if !self.publish(messages.collect()).await {
-            return false;
-        }
-        self.counters.reported.add(batch.len());
+    fn confirmed(&self, batch: Batch) {
+        let count = batch.len();
         self.outbox.confirmed(batch);
-        true
+        self.counters.reported.add(count);
+    }
+
+    async fn next(&self, way: Way) -> Option<Batch> {
+        self.outbox.next(way, MAX_MESSAGES * MAX_ITEMS).await
+    }
+
+    fn messages(&self, topic: &Topic, batch: &mut Batch) -> Vec<Outgoing> {
+        let now = Utc::now();
+        let packs = batch.packs(self.max_message_bytes).into_iter();
+        let messages = packs.map(|pack| {
+            let id = Uuid::now_v7();
+            Outgoing::new(topic.clone(), id, pack.encode(id, now))
+        });
+        messages.collect()
     }
 
     /// Publishes until everything is confirmed; a message whose fate is unknown may arrive twice,

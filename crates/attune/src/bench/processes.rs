@@ -386,10 +386,19 @@ async fn all_owned(store: &dyn Store) -> anyhow::Result<()> {
 
 /// Every topic of the system whose queue stays on the broker.
 fn kept_topics(partitions: u16) -> Vec<Topic> {
-    let single = [Topic::Enforcements, Topic::Completed, Topic::QueueStats];
-    let each = (0..partitions)
-        .map(PartitionId)
-        .flat_map(|partition| [Topic::Commands(partition), Topic::Control(partition)]);
+    let single = [
+        Topic::Enforcements,
+        Topic::Completed,
+        Topic::CompletedKept,
+        Topic::QueueStats,
+    ];
+    let each = (0..partitions).map(PartitionId).flat_map(|partition| {
+        [
+            Topic::Commands(partition),
+            Topic::Calls(partition),
+            Topic::Control(partition),
+        ]
+    });
     single.into_iter().chain(each).collect()
 }
 

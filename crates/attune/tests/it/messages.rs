@@ -73,6 +73,7 @@ fn everything() -> Vec<Poison> {
         (Topic::Commands(partition), "partition.submit"),
         (Topic::Control(partition), "partition.release"),
         (Topic::Completed, "execution.completed"),
+        (Topic::CompletedKept, "execution.completed"),
     ] {
         all.extend(unreadable(&topic, kind));
     }
@@ -121,6 +122,7 @@ async fn poisoned(system: &System) -> anyhow::Result<()> {
         (commands, "partition.submit"),
         (Topic::Control(PartitionId::of(REF, 4)), "partition.release"),
         (Topic::Completed, "execution.completed"),
+        (Topic::CompletedKept, "execution.completed"),
     ] {
         publish(&bus, &topic, envelope(kind, 99, &json!({}))).await?;
     }

@@ -202,13 +202,13 @@ fn completed(ids: std::ops::Range<i64>) -> Outgoing {
         })
         .collect();
     let id = Uuid::now_v7();
-    Outgoing::new(Topic::Completed, id, encode(id, Utc::now(), &items))
+    Outgoing::new(Topic::CompletedKept, id, encode(id, Utc::now(), &items))
 }
 
 #[tokio::test]
 async fn one_of_so_many_completions_is_sent_twice() {
     let memory: Arc<dyn Bus> = Arc::new(MemoryBus::new());
-    let topic = Topic::Completed;
+    let topic = Topic::CompletedKept;
     let mut listener = memory
         .subscribe(Subscription {
             topic,
@@ -221,7 +221,7 @@ async fn one_of_so_many_completions_is_sent_twice() {
     doubling.publish(vec![completed(1..16)]).await.unwrap();
     // Other messages and what cannot be read go through once.
     let other = |topic| Outgoing::new(topic, Uuid::now_v7(), "[");
-    let others = vec![other(Topic::Completed), other(Topic::DeadLetters)];
+    let others = vec![other(Topic::CompletedKept), other(Topic::DeadLetters)];
     doubling.publish(others).await.unwrap();
     let more = vec![completed(16..18), completed(18..31)];
     doubling.publish(more).await.unwrap();

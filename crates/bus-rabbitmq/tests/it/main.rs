@@ -9,6 +9,7 @@ mod faults;
 mod illegible;
 mod refusals;
 mod removal;
+mod restarts;
 mod returns;
 mod stuck;
 mod support;

@@ -124,6 +124,7 @@ impl Drop for Prefix {
             "executions",
             "enforcements",
             "completed",
+            "completed.kept",
             "queue-stats",
             "dead-letters",
             "cluster",
@@ -133,7 +134,7 @@ impl Drop for Prefix {
         .map(|name| self.name(&format!("attune.{name}")))
         .into();
         for partition in 0..16 {
-            for kind in ["commands", "control"] {
+            for kind in ["commands", "calls", "control"] {
                 names.push(self.name(&format!("attune.partition.{partition:02}.{kind}")));
             }
         }

@@ -149,9 +149,9 @@ impl Shared {
         if let Some(mailbox) = self.find(topic) {
             return mailbox;
         }
-        let sharing = match topic {
-            Topic::Enforcements | Topic::Commands(_) | Topic::Control(_) => Sharing::InTurn,
-            _ => Sharing::Together,
+        let sharing = match topic.is_ordered() {
+            true => Sharing::InTurn,
+            false => Sharing::Together,
         };
         let mut mailboxes = self
             .mailboxes

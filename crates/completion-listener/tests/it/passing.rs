@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::support::{
     Event, Fate, FaultyBus, Listening, completion, next_release, numbers, options, report,
-    subscribe, within,
+    report_kept, subscribe, within,
 };
 
 fn control(partition: u16) -> Topic {
@@ -54,6 +54,29 @@ async fn a_completion_reaches_the_owner_of_its_partition_with_all_that_it_needs(
     let counters = listening.handle.counters();
     assert_eq!((counters.received.get(), counters.forwarded.get()), (1, 1));
     assert_eq!((counters.poisoned.get(), counters.mended.get()), (0, 0));
+    listening.stop().await
+}
+
+/// Of what its worker keeps and of what nobody keeps the same becomes.
+#[tokio::test]
+async fn both_kinds_of_completions_are_passed_on() -> Result<()> {
+    let bus = FaultyBus::new(|_| Fate::Keep);
+    let mut owner = subscribe(&bus.inner, control(3)).await?;
+    let listening = Listening::start(options(), bus.clone()).await?;
+    report_kept(&bus.inner, vec![completion(3, 1)]).await?;
+    let (_, kept) = next_release(&mut owner).await?;
+    report(&bus.inner, vec![completion(3, 1)]).await?;
+    let (_, again) = next_release(&mut owner).await?;
+    assert_eq!(numbers(&kept), [1]);
+    assert_eq!(
+        serde_json::to_string(&kept)?,
+        serde_json::to_string(&again)?
+    );
+    bus.acked(2).await?;
+    for topic in [Topic::CompletedKept, Topic::Completed] {
+        assert_eq!(bus.inner.unsettled(&topic), 0, "{topic}");
+    }
+    assert_eq!(listening.handle.counters().forwarded.get(), 2);
     listening.stop().await
 }
 

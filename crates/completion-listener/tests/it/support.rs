@@ -266,6 +266,14 @@ pub(crate) async fn report(bus: &dyn Bus, completions: Vec<Completion>) -> Resul
     report_raw(bus, encode(Uuid::now_v7(), Utc::now(), &items)).await
 }
 
+/// Likewise, as a worker does that keeps them until they are settled.
+pub(crate) async fn report_kept(bus: &dyn Bus, completions: Vec<Completion>) -> Result<()> {
+    let items: Vec<_> = completions.into_iter().map(ExecutionCompleted).collect();
+    let (id, topic) = (Uuid::now_v7(), Topic::CompletedKept);
+    let message = Outgoing::new(topic, id, encode(id, Utc::now(), &items));
+    Ok(bus.publish(vec![message]).await?)
+}
+
 /// Publishes any bytes where completions belong.
 pub(crate) async fn report_raw(bus: &dyn Bus, body: Vec<u8>) -> Result<()> {
     let message = Outgoing::new(Topic::Completed, Uuid::now_v7(), body);

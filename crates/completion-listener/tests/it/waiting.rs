@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use crate::support::{
     Event, Fate, FaultyBus, Listening, completion, next_letter, next_release, numbers, options,
-    report, report_raw, subscribe, within,
+    report, report_kept, report_raw, subscribe, within,
 };
 
 fn control(partition: u16) -> Topic {
@@ -56,6 +56,10 @@ async fn a_full_control_queue_holds_up_no_other_partition() -> Result<()> {
         seen.extend(numbers(&next_release(&mut other).await?.1));
     }
     assert_eq!(seen, [0, 1, 2, 3, 4]);
+    trouble(&listening, "partition 1 takes no completions").await?;
+    // What goes well elsewhere takes nothing of that back.
+    report_kept(&bus.inner, vec![completion(2, 5)]).await?;
+    assert_eq!(numbers(&next_release(&mut other).await?.1), [5]);
     trouble(&listening, "partition 1 takes no completions").await?;
 
     bus.inner.set_room(&control(1), Room::default());

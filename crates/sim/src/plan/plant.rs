@@ -26,11 +26,13 @@ pub enum Plant {
     CancelDb,
     /// Owners take the result of an attempt that has lost its slot for that of the next one.
     StaleResult,
+    /// A worker forgets an end when the broker has confirmed it.
+    ForgetConfirmed,
 }
 
 impl Plant {
     /// All of them, by the names they have on the command line.
-    pub const ALL: [(&'static str, Self); 11] = [
+    pub const ALL: [(&'static str, Self); 12] = [
         ("no-fence", Self::NoFence),
         ("bounce-delivered", Self::BounceDelivered),
         ("counter", Self::Counter),
@@ -42,5 +44,6 @@ impl Plant {
         ("same-epoch", Self::SameEpoch),
         ("cancel-db", Self::CancelDb),
         ("stale-result", Self::StaleResult),
+        ("forget-confirmed", Self::ForgetConfirmed),
     ];
 }

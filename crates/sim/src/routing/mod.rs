@@ -22,10 +22,12 @@ pub use plan::{RoutingFault, RoutingPlan};
 pub(crate) use relays::Relay;
 pub(crate) use wire::{Wire, requests};
 
-use plan::EACH;
+use plan::{EACH, RELAYS};
 use relays::LARGE;
 use wire::Part;
 
+/// From where relays receive.
+const SOURCES: [Name; 3] = [Name::Firings, Name::Completed, Name::Kept];
 /// How many items share a message, at most.
 const SEVERAL: usize = 4;
 /// How often an operator puts back what lies among the dead letters, once all is healed.
@@ -80,7 +82,7 @@ impl Routing {
 
     /// Notes when a message came that relays must take up.
     pub(crate) fn note_place(&mut self, name: Name, place: u64, now: Time) {
-        if matches!(name, Name::Firings | Name::Completed) {
+        if SOURCES.contains(&name) {
             self.came.insert((name, place), now);
         }
     }
@@ -93,8 +95,8 @@ impl Routing {
 
 impl World {
     pub(crate) fn begin_routing(&mut self) {
-        self.routing.relays = (0..2 * EACH).map(|_| Relay::new()).collect();
-        for relay in 0..2 * EACH {
+        self.routing.relays = (0..RELAYS).map(|_| Relay::new()).collect();
+        for relay in 0..RELAYS {
             self.push(0, Ev::Restart(Party::Relay(relay, 0)));
         }
         for n in 0..self.plan.routing.faults.len() {
@@ -126,7 +128,11 @@ impl World {
                 (Name::Firings, Part::Firing(Box::new(submission)))
             }
             Body::Completed(completion) => {
-                (Name::Completed, Part::Completion((**completion).clone()))
+                let source = match name {
+                    Name::Kept => Name::Kept,
+                    _ => Name::Completed,
+                };
+                (source, Part::Completion((**completion).clone()))
             }
             Body::Wire(wire) if self.routing.updated && wire.is_newer() => {
                 return Some((name, Body::Wire(Arc::new(wire.readable()))));
@@ -218,7 +224,22 @@ impl World {
             RoutingFault::Bad => self.fire_unusable(format!("bad-{number}."), true),
             RoutingFault::TooLarge => self.fire_unusable(format!("{LARGE}{number}."), false),
             RoutingFault::Newer { firings, count } => self.publish_newer(firings, count),
+            RoutingFault::Restart => self.restart_broker(),
             _ => {}
+        }
+    }
+
+    /// Everybody builds a new connection.
+    fn restart_broker(&mut self) {
+        let owners = (0..self.owners.len()).map(|o| Party::Owner(o, self.owners[o].life()));
+        let workers = (0..self.workers.len()).map(|w| Party::Worker(w, self.workers[w].life()));
+        let relays = (0..RELAYS).map(|r| self.relay_party(r));
+        let everybody: Vec<Party> = owners.chain(workers).chain(relays).collect();
+        self.routing.pending.remove(&Name::Kept);
+        self.bus.empty(Name::Kept);
+        for party in everybody {
+            self.close_all(party);
+            self.soon(Ev::To(party, Word::Cut));
         }
     }
 
@@ -247,11 +268,7 @@ impl World {
 
     /// Copies of the last message, as a newer program would write them, and its successor too.
     fn publish_newer(&mut self, firings: bool, count: usize) {
-        let name = if firings {
-            Name::Firings
-        } else {
-            Name::Completed
-        };
+        let name = if firings { Name::Firings } else { Name::Kept };
         let Some(last) = self.routing.last.get(&name) else {
             return;
         };
@@ -306,7 +323,7 @@ impl World {
     /// Newer relays take over, who read what the old ones could not. Whatever those could read must
     /// have got past it.
     fn update_relays(&mut self) {
-        for name in [Name::Firings, Name::Completed] {
+        for name in SOURCES {
             let is_newer = |body: &Body| matches!(body, Body::Wire(wire) if wire.is_newer());
             let newer = self.bus.kept(name).filter(|(_, body)| is_newer(body));
             let newer = newer.count();
@@ -333,12 +350,12 @@ impl World {
             }
         }
         self.routing.updated = true;
-        for relay in 0..2 * EACH {
+        for relay in 0..RELAYS {
             if self.routing.relays[relay].is_alive() {
                 self.crash_relay(relay);
             }
         }
-        for name in [Name::Firings, Name::Completed] {
+        for name in SOURCES {
             self.bus.rewrite(name, |body| {
                 if let Body::Wire(wire) = body
                     && wire.is_newer()
@@ -347,7 +364,7 @@ impl World {
                 }
             });
         }
-        for relay in 0..2 * EACH {
+        for relay in 0..RELAYS {
             self.start_relay(relay);
         }
     }
@@ -379,5 +396,5 @@ impl World {
 
 /// Whether a relay receives from this queue, beside others of its kind.
 pub(crate) fn is_shared(name: Name) -> bool {
-    name == Name::Completed
+    matches!(name, Name::Completed | Name::Kept)
 }

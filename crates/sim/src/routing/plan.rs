@@ -4,8 +4,10 @@
 use crate::plan::{Planned, Time};
 use crate::rng::Rng;
 
-/// How many routers of firings there are, and how many listeners for completions.
+/// How many routers of firings there are, and how many listeners for completions of either kind.
 pub(crate) const EACH: usize = 2;
+/// All of them: those for completions take what workers keep, or what nobody keeps.
+pub(crate) const RELAYS: usize = 3 * EACH;
 
 /// The plan of one run.
 #[derive(Debug, Clone, Default)]
@@ -47,6 +49,8 @@ pub enum RoutingFault {
     TooLarge,
     /// Messages of a newer version.
     Newer { firings: bool, count: usize },
+    /// The broker ends, with what is not to outlive it, and starts again.
+    Restart,
 }
 
 impl RoutingFault {
@@ -63,6 +67,7 @@ impl RoutingFault {
             Self::Bad => "bad-item",
             Self::TooLarge => "too-large-firing",
             Self::Newer { .. } => "newer-version",
+            Self::Restart => "restart-broker",
         }
     }
 }
@@ -79,6 +84,11 @@ impl RoutingPlan {
             what: fault(rng, partitions),
         });
         let mut faults: Vec<Planned<RoutingFault>> = faults.collect();
+        if rng.chance(300) {
+            let (at, id) = (rng.between(100, heal_at - 200), count);
+            let what = RoutingFault::Restart;
+            faults.push(Planned { at, id, what });
+        }
         faults.sort_by_key(|fault| (fault.at, fault.id));
         Self {
             several: rng.pick(&[0, 300, 700]),
@@ -88,7 +98,7 @@ impl RoutingPlan {
 }
 
 fn fault(rng: &mut Rng, partitions: u16) -> RoutingFault {
-    let relay = rng.index(2 * EACH);
+    let relay = rng.index(RELAYS);
     let partition = u16::try_from(rng.index(usize::from(partitions))).unwrap_or(0);
     let flag = rng.chance(500);
     match rng.index(12) {

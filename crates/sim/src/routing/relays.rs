@@ -11,6 +11,7 @@ use attune_routing::{
 use chrono::DateTime;
 use uuid::Uuid;
 
+use super::SOURCES;
 use super::plan::EACH;
 use super::wire::{MAX_BYTES, Wire};
 use crate::bus::{Body, Delivery, Name, Party};
@@ -70,11 +71,7 @@ impl Relay {
 
 /// From where a relay receives.
 pub(super) fn source(relay: usize) -> Name {
-    if relay < EACH {
-        Name::Firings
-    } else {
-        Name::Completed
-    }
+    SOURCES[relay / EACH]
 }
 
 impl World {
@@ -262,7 +259,7 @@ impl World {
         let Some(name) = name else {
             return (self.now < routing.letters_full_until).then_some(Refusal::Full);
         };
-        let is_owners = !matches!(name, Name::Firings | Name::Completed);
+        let is_owners = !SOURCES.contains(&name);
         if is_owners && wire.text().contains(LARGE) {
             let (bytes, max) = (MAX_BYTES + 1, MAX_BYTES);
             return Some(Refusal::TooLarge { bytes, max });

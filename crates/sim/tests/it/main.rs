@@ -163,6 +163,11 @@ fn a_result_of_an_earlier_attempt_is_found() {
 }
 
 #[test]
+fn an_end_that_is_forgotten_when_the_broker_has_it_keeps_its_slot() {
+    is_found(Plant::ForgetConfirmed, Promise::I4, 40);
+}
+
+#[test]
 fn a_failing_seed_is_made_short() {
     let report = check(&options(40, Some(Plant::BounceDelivered)));
     let (_, seed) = report.broken[&Rule::DoubleStart];

@@ -46,9 +46,14 @@ impl Report {
 
 /// The queues that must be empty in the end.
 pub(crate) fn queues() -> Vec<String> {
-    let mut queues = ["enforcements", "completed", "dead-letters"]
-        .map(|name| format!("attune.{name}"))
-        .to_vec();
+    let mut queues = [
+        "enforcements",
+        "completed",
+        "completed.kept",
+        "dead-letters",
+    ]
+    .map(|name| format!("attune.{name}"))
+    .to_vec();
     for partition in 0..8 {
         for kind in ["commands", "control"] {
             queues.push(format!("attune.partition.{partition:02}.{kind}"));

@@ -133,6 +133,7 @@ async fn garbage(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Resul
         ("partition.01.commands", "partition.submit"),
         ("partition.02.control", "partition.release"),
         ("execution.completed", "execution.completed"),
+        ("execution.completed.kept", "execution.completed"),
         ("queue.stats", "queue.stats"),
         ("worker.hello", "worker.hello"),
     ];
@@ -176,7 +177,7 @@ async fn garbage(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Resul
 }
 
 async fn illegible(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Result<bool> {
-    let mut queues: Vec<String> = ["enforcements", "completed", "queue-stats"]
+    let mut queues: Vec<String> = ["enforcements", "completed", "completed.kept", "queue-stats"]
         .map(|queue| format!("attune.{queue}"))
         .to_vec();
     for kind in ["commands", "control"] {

@@ -236,6 +236,7 @@ impl Service {
     /// again.
     pub(super) fn link_is_new(&mut self) {
         self.entries.link_is_new();
+        self.counters.retold.add(self.outbox.link_is_new());
         if let Some(link) = &self.link {
             say_hello(&self.bus, link.worker, &self.options.pool);
         }

@@ -237,7 +237,7 @@ impl Service {
         }
         self.link = None;
         self.entries = Entries::new(self.options.slots);
-        self.outbox.forget_told();
+        self.outbox.let_go();
         let grace = self.options.lease_margin() + self.options.lease_grace;
         self.pending.alarm_at = Some(Instant::now() + grace);
         if matches!(self.phase, Phase::Serving) {

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::{Phase, Service};
 use crate::clock::BootInstant;
+use crate::outbox::Overdue;
 
 /// The longest pause between two looks whether programs can be started.
 const SLOWEST: Duration = Duration::from_secs(10);
@@ -16,6 +17,8 @@ const SLOWEST: Duration = Duration::from_secs(10);
 const STABLE: Duration = Duration::from_secs(10);
 /// With no room for what ends for so long, the worker takes nothing more.
 const FULL_PATIENCE: Duration = Duration::from_secs(5);
+/// Not settled for so long, a completion is worth a word to people.
+const UNSETTLED: Duration = Duration::from_secs(15);
 /// What owners are told of what waited for its start for too long.
 pub(super) const GIVEN_BACK: &str =
     "it was never begun: its worker could start nothing for too long";
@@ -141,11 +144,13 @@ impl Service {
 
     /// Tells again what was confirmed long ago and is not written down.
     fn tell_overdue(&mut self) {
-        let overdue_count = self.outbox.send_overdue();
-        self.counters.retold.add(overdue_count);
-        if overdue_count > 0 && self.pending.retold_log.is_due() {
+        let Overdue { count, longest } = self.outbox.send_overdue();
+        self.counters.retold.add(count);
+        // An owner that has just come has had no time for them.
+        if longest > UNSETTLED && self.pending.retold_log.is_due() {
             tracing::warn!(
-                overdue_count,
+                overdue_count = count,
+                longest_seconds = longest.as_secs(),
                 "completions were confirmed, but their owners have not written them down; they \
                  are told again (does a completion listener run?)"
             );

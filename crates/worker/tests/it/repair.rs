@@ -7,7 +7,9 @@ use attune_core::Status;
 use attune_dispatch::Key;
 
 use crate::buses::Troubled;
-use crate::rig::{Rig, again, echo, is_gone, named, pid_in, sleep, stubborn, until};
+use crate::rig::{
+    Rig, again, completions_in, echo, is_gone, named, pid_in, sleep, stubborn, until,
+};
 
 #[tokio::test]
 async fn after_a_gap_nothing_begins_before_a_sync() {
@@ -125,8 +127,16 @@ async fn ends_are_told_again_until_they_are_settled() {
     let worker = rig.grant(std::slice::from_ref(&grant)).await;
     let counters = rig.worker.counters();
     for told in 0..3 {
-        let completion = rig.completion().await;
-        assert_eq!((completion.execution_id, completion.attempt), grant.key());
+        // Once to where messages outlive the broker.
+        let delivery = match told {
+            1 => rig.lasting.next().await,
+            _ => rig.completed.next().await,
+        };
+        let completions = completions_in(&delivery.unwrap());
+        let keys = completions
+            .iter()
+            .map(|item| (item.execution_id, item.attempt));
+        assert!(keys.eq([grant.key()]), "{completions:?}");
         assert!(counters.reported.get() >= told);
     }
     assert_eq!((counters.runs.get(), counters.kept.get()), (1, 1));
@@ -157,6 +167,21 @@ async fn a_completion_that_the_broker_has_lost_is_told_again() {
     until("it is settled", || counters.kept.get() == 0).await;
     assert!(bus.publishes.load(Ordering::SeqCst) >= 2);
     rig.stop().await;
+}
+
+/// A broker that restarts has lost what was not to outlive it: nothing else is waited for.
+#[tokio::test]
+async fn what_was_told_is_told_again_on_a_new_connection() {
+    let bus = Troubled::losing(1);
+    let mut rig = Rig::start_on(bus.clone(), bus.bus.clone(), |_| {}).await;
+    rig.grant(&[echo(1)]).await;
+    let counters = rig.worker.counters();
+    until("it is told", || counters.reported.get() == 1).await;
+    bus.renewals.send_modify(|renewals| *renewals += 1);
+    assert_eq!(rig.completion().await.execution_id, echo(1).execution_id);
+    assert_eq!(counters.retold.get(), 1);
+    rig.stop().await;
+    assert_eq!(counters.runs.get(), 1);
 }
 
 /// Sections may be lost with the connection; so it asks for them, and executors hear that it can be

@@ -31,7 +31,10 @@ pub(crate) struct Rig {
     pub(crate) store: Arc<TestStore>,
     pub(crate) shutdown: CancellationToken,
     pub(crate) worker: WorkerHandle,
+    /// What comes the quick way.
     pub(crate) completed: Subscriber,
+    /// What comes the lasting way.
+    pub(crate) lasting: Subscriber,
     pub(crate) owner: Owner,
     /// Whether the owner settles what it hears of.
     pub(crate) settles: bool,
@@ -43,6 +46,26 @@ pub(crate) struct Rig {
     reported: Vec<WorkerReport>,
 }
 
+/// From where something was heard.
+#[derive(Clone, Copy)]
+enum Source {
+    Completed,
+    Lasting,
+    Reports,
+}
+
+async fn subscribed(bus: &MemoryBus, topic: Topic) -> Subscriber {
+    let prefetch = 1000;
+    let subscription = Subscription { topic, prefetch };
+    bus.subscribe(subscription).await.unwrap()
+}
+
+/// The completions in a message.
+pub(crate) fn completions_in(delivery: &Delivery) -> Vec<Completion> {
+    let items = decode_batch::<ExecutionCompleted>(&delivery.body, 1024 * 1024).unwrap();
+    items.into_iter().map(|item| item.0).collect()
+}
+
 pub(crate) fn options(dir: &Path) -> WorkerOptions {
     WorkerOptions {
         slots: 8,
@@ -51,6 +74,8 @@ pub(crate) fn options(dir: &Path) -> WorkerOptions {
         kill_grace: Duration::from_millis(200),
         drain: Duration::from_secs(20),
         work_dir: dir.join("runs"),
+        // Nothing is told again unless a test is about that.
+        retell_after: PATIENCE,
         ..WorkerOptions::default()
     }
 }
@@ -75,11 +100,8 @@ impl Rig {
         let store = Arc::new(TestStore::default());
         let shutdown = CancellationToken::new();
         let recorder = Recorder::create(&dir.path().join("history"), "worker").unwrap();
-        let completed = Subscription {
-            topic: Topic::Completed,
-            prefetch: 1000,
-        };
-        let completed = bus.subscribe(completed).await.unwrap();
+        let completed = subscribed(&bus, Topic::CompletedKept).await;
+        let lasting = subscribed(&bus, Topic::Completed).await;
         let owner = Owner::new(&bus).await;
         let mut options = options(dir.path());
         change(&mut options);
@@ -98,6 +120,7 @@ impl Rig {
             shutdown,
             worker,
             completed,
+            lasting,
             owner,
             settles: true,
             dir,
@@ -155,35 +178,38 @@ impl Rig {
     async fn hear(&mut self, what: &str, deadline: Instant) {
         let heard = async {
             tokio::select! {
-                delivery = self.completed.next() => (delivery, true),
-                delivery = self.owner.reports.next() => (delivery, false),
+                delivery = self.completed.next() => (delivery, Source::Completed),
+                delivery = self.lasting.next() => (delivery, Source::Lasting),
+                delivery = self.owner.reports.next() => (delivery, Source::Reports),
             }
         };
         let heard = timeout_at(deadline, heard).await;
-        let (delivery, is_completed) = heard.unwrap_or_else(|_| panic!("still not: {what}"));
-        self.heard(delivery.expect("the bus is open"), is_completed)
-            .await;
+        let (delivery, source) = heard.unwrap_or_else(|_| panic!("still not: {what}"));
+        self.heard(delivery.expect("the bus is open"), source).await;
     }
 
-    async fn heard(&mut self, delivery: Delivery, is_completed: bool) {
-        let subscriber = match is_completed {
-            true => &self.completed,
-            false => &self.owner.reports,
+    async fn heard(&mut self, delivery: Delivery, source: Source) {
+        let subscriber = match source {
+            Source::Completed => &self.completed,
+            Source::Lasting => &self.lasting,
+            Source::Reports => &self.owner.reports,
         };
         subscriber.settler().ack(&[delivery.tag]).await;
         let mut settled = Vec::new();
-        if is_completed {
-            let items = decode_batch::<ExecutionCompleted>(&delivery.body, 1024 * 1024).unwrap();
-            for ExecutionCompleted(item) in items {
-                let worker = item.worker.expect("a completion names its worker");
-                settled.push((worker, (item.execution_id, item.attempt)));
-                self.received.push(item);
+        match source {
+            Source::Completed | Source::Lasting => {
+                for item in completions_in(&delivery) {
+                    let worker = item.worker.expect("a completion names its worker");
+                    settled.push((worker, (item.execution_id, item.attempt)));
+                    self.received.push(item);
+                }
             }
-        } else {
-            for report in reports_in(&delivery.body) {
-                let keys = returned(&report);
-                settled.extend(keys.into_iter().map(|key| (report.worker, key)));
-                self.reported.push(report);
+            Source::Reports => {
+                for report in reports_in(&delivery.body) {
+                    let keys = returned(&report);
+                    settled.extend(keys.into_iter().map(|key| (report.worker, key)));
+                    self.reported.push(report);
+                }
             }
         }
         if self.settles {
@@ -235,13 +261,16 @@ impl Rig {
 
     /// Whether a completion is there that was not asked for.
     pub(crate) fn has_more(&mut self) -> bool {
-        !self.received.is_empty() || self.completed.try_next().is_some()
+        !self.received.is_empty()
+            || self.completed.try_next().is_some()
+            || self.lasting.try_next().is_some()
     }
 
     /// Forgets completions that were not asked for.
     pub(crate) fn forget_completions(&mut self) {
         self.received.clear();
         while self.completed.try_next().is_some() {}
+        while self.lasting.try_next().is_some() {}
     }
 
     /// What was recorded of runs.
@@ -272,13 +301,14 @@ impl Rig {
     pub(crate) async fn end(&mut self) -> Result<(), WorkerError> {
         let deadline = Instant::now() + PATIENCE;
         loop {
-            let (delivery, is_completed) = tokio::select! {
+            let (delivery, source) = tokio::select! {
                 ended = &mut self.worker => return ended,
-                Some(delivery) = self.completed.next() => (delivery, true),
-                Some(delivery) = self.owner.reports.next() => (delivery, false),
+                Some(delivery) = self.completed.next() => (delivery, Source::Completed),
+                Some(delivery) = self.lasting.next() => (delivery, Source::Lasting),
+                Some(delivery) = self.owner.reports.next() => (delivery, Source::Reports),
                 () = tokio::time::sleep_until(deadline) => panic!("the worker never ended"),
             };
-            self.heard(delivery, is_completed).await;
+            self.heard(delivery, source).await;
         }
     }
 }

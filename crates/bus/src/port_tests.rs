@@ -1,0 +1,74 @@
+//! Dead letters and addresses of answers.
+
+use super::*;
+
+#[test]
+fn a_letter_says_nothing_that_its_sender_wrote_in_our_name() {
+    let header = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    let mut headers: Vec<_> = DEAD_LETTER_HEADERS
+        .map(|name| header(name, "forged"))
+        .into();
+    headers.push(header("trace", "7"));
+    let delivery = Delivery {
+        tag: DeliveryTag {
+            generation: 1,
+            number: 1,
+        },
+        body: Bytes::new(),
+        message_id: None,
+        reply_to: None,
+        redelivered: false,
+        user_id: None,
+        headers,
+    };
+    let letter = letter(&Topic::Completed, &delivery, "", "why");
+    let expected = [
+        header("trace", "7"),
+        header(DEAD_LETTER_REASON, "why"),
+        header(DEAD_LETTER_TOPIC, "execution.completed"),
+    ];
+    assert_eq!(letter.headers, expected);
+}
+
+#[test]
+fn answers_go_to_queues_of_the_asker_only() {
+    let longest = "q".repeat(MAX_NAME_BYTES);
+    for fine in [
+        "amq.rabbitmq.reply-to.g1h2AA5yZXBseUA4ODk0MzY4NAAAHqMAAAAJawOCBA==.x0CG/kA4uxdWhkIOrd7Z/g==",
+        "amq.gen-JzTY20BRgKO",
+        "attune.reply.0198c1f0",
+        "my-answers",
+        &longest,
+    ] {
+        assert_eq!(reply_address(fine).unwrap(), fine);
+    }
+    let too_long = "q".repeat(MAX_NAME_BYTES + 1);
+    let own = [
+        Topic::Commands(PartitionId(3)),
+        Topic::Calls(PartitionId(3)),
+        Topic::Control(PartitionId(3)),
+    ];
+    let mut refused = own.map(|topic| format!("attune.{topic}")).to_vec();
+    refused.extend(
+        [
+            "",
+            &too_long,
+            "attune.enforcements",
+            "attune.completed",
+            "attune.completed.kept",
+            "attune.dead-letters",
+            "attune.queue-stats",
+            "attune.handed-over.1",
+            "attune.worker.1",
+            // Of earlier releases, and perhaps still there.
+            "attune.requested.default",
+            "team-a.attune.completed",
+            "amq.rabbitmq.trace",
+        ]
+        .map(str::to_owned),
+    );
+    for name in refused {
+        let reject = reply_address(&name).unwrap_err();
+        assert_eq!(reject.field.as_deref(), Some("reply_to"), "{name}");
+    }
+}
