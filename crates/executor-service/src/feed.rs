@@ -42,6 +42,7 @@ pub(crate) struct Feed {
     pub(crate) bus: Arc<dyn Bus>,
     /// Completions; they come before commands.
     pub(crate) control: mpsc::Sender<Inbound>,
+    /// Commands, whether or not their sender waits for the answer.
     pub(crate) commands: mpsc::Sender<Inbound>,
     pub(crate) prefetch: u16,
     pub(crate) max_message_bytes: usize,
@@ -61,7 +62,8 @@ impl Feed {
     ) {
         let control = self.receive(subscription, partition, Topic::Control(partition), &stop);
         let commands = self.receive(subscription, partition, Topic::Commands(partition), &stop);
-        tokio::join!(control, commands);
+        let calls = self.receive(subscription, partition, Topic::Calls(partition), &stop);
+        tokio::join!(control, commands, calls);
     }
 
     async fn receive(

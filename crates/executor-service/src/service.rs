@@ -269,6 +269,7 @@ async fn declare(
     for partition in (0..options.partitions).map(PartitionId) {
         bus.declare(&Topic::Control(partition)).await?;
         bus.declare(&Topic::Commands(partition)).await?;
+        bus.declare(&Topic::Calls(partition)).await?;
     }
     bus.declare(&Topic::DeadLetters).await?;
     // Snapshots wait for the first stats persister, so that none of its figures are missing.

@@ -15,7 +15,7 @@ use crate::memory::MemoryBus;
 use crate::port::{Bus, Outgoing, Subscription, Topic};
 use crate::time;
 
-const COMMANDS: Topic = Topic::Commands(PartitionId(0));
+const CALLS: Topic = Topic::Calls(PartitionId(0));
 const PATIENCE: Duration = Duration::from_secs(10);
 
 fn execution(seq: i64) -> ExecutionId {
@@ -25,7 +25,7 @@ fn execution(seq: i64) -> ExecutionId {
 /// An owner that answers every command until the bus is closed, and says how many there were.
 async fn answer_all(bus: MemoryBus) -> usize {
     let subscription = Subscription {
-        topic: COMMANDS,
+        topic: CALLS,
         prefetch: 8,
     };
     let mut commands = bus.subscribe(subscription).await.unwrap();
@@ -61,7 +61,7 @@ async fn answer_all(bus: MemoryBus) -> usize {
 }
 
 async fn start(bus: &MemoryBus) -> CommandClient {
-    bus.declare(&COMMANDS).await.unwrap();
+    bus.declare(&CALLS).await.unwrap();
     CommandClient::start(Arc::new(bus.clone()), ClientOptions::new(1))
         .await
         .unwrap()

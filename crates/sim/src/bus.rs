@@ -15,6 +15,14 @@ use crate::routing::{Wire, is_shared};
 /// dies and stands still in a run gives anything back, and far less than a loop would.
 const DELIVERY_LIMIT: u32 = 100;
 
+/// Places of calls are above this, so that they can be told from those of commands.
+const CALLS: u64 = 1 << 40;
+
+/// Whether this is the place of a call.
+pub(crate) fn is_call(place: u64) -> bool {
+    place > CALLS
+}
+
 /// A queue of the broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Name {
@@ -22,6 +30,8 @@ pub(crate) enum Name {
     Control(u16),
     /// Commands of a partition.
     Commands(u16),
+    /// Likewise, of clients that wait for the answer and ask again without one; they end with the broker.
+    Calls(u16),
     /// Rule firings, for one relay at a time.
     Firings,
     /// Completions, for all relays that take them.
@@ -128,6 +138,9 @@ impl Bus {
     /// A message has come; the broker keeps it from now on. Gives its place.
     pub(crate) fn arrive(&mut self, name: Name, body: Body) -> u64 {
         let queue = self.queues.entry(name).or_default();
+        if matches!(name, Name::Calls(_)) {
+            queue.places = queue.places.max(CALLS);
+        }
         queue.places += 1;
         queue.ready.push_back((queue.places, body));
         queue.places

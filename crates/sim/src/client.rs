@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use crate::bus::{Body, Name, Submit};
 use crate::groups::Words;
-use crate::plan::{self, Op, Time};
+use crate::plan::{self, Op, Plant, Time};
 use crate::trace::Note;
 use crate::world::{Ev, WALL, World};
 
@@ -241,7 +241,10 @@ impl World {
         let number = self.asks.len();
         self.asks.push(Ask {
             client,
-            name: Name::Commands(partition.0),
+            name: match confirm_only {
+                true => Name::Commands(partition.0),
+                false => Name::Calls(partition.0),
+            },
             body: body(Arc::from(number.to_string())),
             request_id,
             confirm_only,
@@ -283,7 +286,9 @@ impl World {
         let tries = &mut self.asks[number].tries;
         let wait = ASK_AGAIN << (*tries).min(3);
         *tries += 1;
-        self.push(self.now + wait, Ev::Ask(number));
+        if confirm_only || !self.has(Plant::AskOnce) {
+            self.push(self.now + wait, Ev::Ask(number));
+        }
     }
 
     /// The broker has a message for good; the client may not hear of it.

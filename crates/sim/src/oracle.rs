@@ -8,6 +8,7 @@ use attune_core::{
 };
 use attune_executor::stored::Batch;
 
+use crate::bus::is_call;
 use crate::plan::Time;
 use crate::said::Said;
 use crate::shadow::{Shadow, longest_wait};
@@ -159,7 +160,7 @@ pub(crate) struct Oracle {
     /// When each was accepted, or could start, by the right time.
     waits_since: BTreeMap<ExecutionId, Time>,
     /// The place, in its queue, of the last submission that was stored, by partition.
-    last_place: BTreeMap<PartitionId, u64>,
+    last_place: BTreeMap<(PartitionId, bool), u64>,
     /// Requests that were refused; they may be accepted when they come again.
     refused: BTreeSet<RequestId>,
     /// What clients were told about their requests.
@@ -331,7 +332,8 @@ impl Oracle {
             );
         }
         for (id, request, place) in places {
-            let last = self.last_place.entry(id.partition()).or_insert(0);
+            let queue = (id.partition(), is_call(*place));
+            let last = self.last_place.entry(queue).or_insert(0);
             if *place < *last && !self.refused.contains(request) {
                 let words = format!(
                     "{id} came at place {place}, before others that are stored already, up to {last}"

@@ -19,7 +19,7 @@ use attune_executor::{
     Counter, Decided, Fact, Input, Notice, Output, Owner as Machine, OwnerOptions, QueueConfig,
 };
 
-use crate::bus::{Body, Delivery, Name, Party};
+use crate::bus::{Body, Delivery, Name, Party, is_call};
 use crate::oracle::{Rule, Violation, WRONG_BY};
 use crate::plan::{GRACE, OWNER_TTL, Plan, Plant, RECONCILE_EVERY, Time};
 use crate::routing::requests;
@@ -30,7 +30,7 @@ use crate::world::{Ev, StoreCall, StoreReply, Word, World, Written};
 /// How many messages of a queue an owner holds unacknowledged.
 const PREFETCH: usize = 10;
 /// The subscriptions of an owner that has no way to the broker.
-const NOWHERE: [u64; 2] = [0, 0];
+const NOWHERE: [u64; 3] = [0; 3];
 /// How long before its acknowledgement a refusal is told when that bug is planted.
 const REFUSED_BEFORE: Time = 500;
 /// How many executions an owner loads at a time, and how many it compares with the store.
@@ -47,7 +47,7 @@ pub(crate) const BOOT: Time = 1_000_000;
 struct Subscribed {
     partition: PartitionId,
     /// The subscriptions at the broker; others whenever the connection was built anew.
-    at_broker: [u64; 2],
+    at_broker: [u64; 3],
 }
 
 /// One owner process.
@@ -71,6 +71,8 @@ pub(crate) struct Owner {
     /// Where the submissions of a request lie at the broker that were delivered. After a cut the
     /// same message is delivered again, and acknowledging it through the old connection does nothing.
     places: BTreeMap<RequestId, BTreeSet<(u64, DeliveryId)>>,
+    /// Requests of which nobody knows where they lay.
+    unplaced: BTreeSet<RequestId>,
     /// Since when each execution waits that was loaded.
     since: BTreeMap<ExecutionId, Time>,
     /// What it had received of a partition in earlier epochs, when that bug is planted.
@@ -95,6 +97,7 @@ impl Owner {
             deliveries: BTreeMap::new(),
             delivered: 0,
             places: BTreeMap::new(),
+            unplaced: BTreeSet::new(),
             since: BTreeMap::new(),
             stale: BTreeMap::new(),
             wake_at: 0,
@@ -136,6 +139,13 @@ impl Owner {
         self.machine.store_time(self.clock(now))
     }
 
+    /// The broker has lost all calls: what is here may be decided, or what comes again, elsewhere.
+    pub(crate) fn forget_calls(&mut self) {
+        let is_call = |places: &BTreeSet<(u64, _)>| places.iter().any(|it| is_call(it.0));
+        let lost = self.places.iter().filter(|(_, places)| is_call(places));
+        self.unplaced.extend(lost.map(|(request, _)| *request));
+    }
+
     /// Where the submissions lay that were accepted.
     fn places_of(&self, facts: &[Fact]) -> Vec<(ExecutionId, RequestId, u64)> {
         let places = facts.iter().filter_map(|fact| match fact {
@@ -144,7 +154,13 @@ impl Owner {
                 request_id,
                 ..
             } => {
-                let (place, _) = self.places.get(request_id)?.first()?;
+                let is_placed = !self.unplaced.contains(request_id);
+                let places = self.places.get(request_id).filter(|_| is_placed)?;
+                let ((place, _), (other, _)) = (places.first()?, places.last()?);
+                // Nobody knows which of two queues it was taken from.
+                if is_call(*place) != is_call(*other) {
+                    return None;
+                }
                 Some((*execution_id, *request_id, *place))
             }
             _ => None,
@@ -431,7 +447,11 @@ impl World {
 
     fn subscribe(&mut self, o: usize, subscription: SubscriptionId, partition: PartitionId) {
         let party = self.owner_party(o);
-        let names = [Name::Control(partition.0), Name::Commands(partition.0)];
+        let names = [
+            Name::Control(partition.0),
+            Name::Commands(partition.0),
+            Name::Calls(partition.0),
+        ];
         let at_broker = if self.has_bus(o) {
             names.map(|name| self.bus.subscribe(name, party, PREFETCH))
         } else {

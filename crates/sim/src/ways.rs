@@ -107,7 +107,11 @@ impl World {
     fn sits_on_messages(&self, partition: u16) -> Option<usize> {
         let lease = &self.store.leases[usize::from(partition)];
         lease.owner.filter(|_| lease.is_live(self.now))?;
-        let names = [Name::Control(partition), Name::Commands(partition)];
+        let names = [
+            Name::Control(partition),
+            Name::Commands(partition),
+            Name::Calls(partition),
+        ];
         let mut holders = names.into_iter().filter_map(|name| self.bus.holder(name));
         holders.find_map(|party| match party {
             Party::Owner(owner, life)

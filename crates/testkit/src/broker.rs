@@ -1,7 +1,7 @@
 //! A part of the broker for one test.
 
 use anyhow::{Context as _, ensure};
-use lapin::options::{ExchangeDeleteOptions, QueueDeleteOptions};
+use lapin::options::{ExchangeDeleteOptions, QueueDeleteOptions, QueuePurgeOptions};
 use lapin::{Connection, ConnectionProperties};
 use uuid::Uuid;
 
@@ -73,6 +73,21 @@ impl Broker {
             vhost.replace("/api/vhosts/", "/api/policies/")
         );
         ask(reqwest::Method::PUT, &address, policy.to_string()).await
+    }
+
+    /// Takes away what waits in a queue, as a broker does that ends with it, and says how many messages
+    /// that were.
+    ///
+    /// # Errors
+    /// When there is no such queue, or the broker refuses.
+    pub async fn lose(&self, queue: &str) -> anyhow::Result<u32> {
+        let connection = Connection::connect(&self.url, ConnectionProperties::default()).await?;
+        let channel = connection.create_channel().await?;
+        let queue = format!("{}{queue}", self.prefix);
+        let options = QueuePurgeOptions::default();
+        let lost = channel.queue_purge(queue.as_str().into(), options).await?;
+        connection.close(200, "done".into()).await?;
+        Ok(lost)
     }
 
     /// What the names of exchanges and queues must begin with; may be empty.

@@ -7,6 +7,7 @@
 mod bad_input;
 mod batches;
 mod bench;
+mod calls;
 mod cancelling;
 mod client;
 mod clocks;

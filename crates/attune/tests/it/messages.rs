@@ -71,6 +71,7 @@ fn everything() -> Vec<Poison> {
     for (topic, kind) in [
         (Topic::Enforcements, "enforcement.created"),
         (Topic::Commands(partition), "partition.submit"),
+        (Topic::Calls(partition), "partition.submit"),
         (Topic::Control(partition), "partition.release"),
         (Topic::Completed, "execution.completed"),
         (Topic::CompletedKept, "execution.completed"),
@@ -116,11 +117,12 @@ async fn poisoned(system: &System) -> anyhow::Result<()> {
         sent.entry(item.body.clone()).or_default().push(item);
     }
     // What newer programs say waits for newer programs: it is no poison.
-    let commands = Topic::Commands(PartitionId::of(REF, 4));
+    let partition = PartitionId::of(REF, 4);
     for (topic, kind) in [
         (Topic::Enforcements, "enforcement.created"),
-        (commands, "partition.submit"),
-        (Topic::Control(PartitionId::of(REF, 4)), "partition.release"),
+        (Topic::Commands(partition), "partition.submit"),
+        (Topic::Calls(partition), "partition.submit"),
+        (Topic::Control(partition), "partition.release"),
         (Topic::Completed, "execution.completed"),
         (Topic::CompletedKept, "execution.completed"),
     ] {

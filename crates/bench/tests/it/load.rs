@@ -37,7 +37,7 @@ fn accepted(n: i64) -> Option<AnswerOutcome> {
 
 /// Answers the commands of the only partition.
 async fn own(bus: Arc<dyn Bus>, seen: Seen, answers: Answers) {
-    let topic = Topic::Commands(PartitionId(0));
+    let topic = Topic::Calls(PartitionId(0));
     let mut commands = bus
         .subscribe(Subscription {
             topic,
@@ -76,7 +76,7 @@ async fn own(bus: Arc<dyn Bus>, seen: Seen, answers: Answers) {
 async fn run(scenario: &Scenario, options: LoadOptions, answers: Answers) -> (Load, Seen, usize) {
     let bus: Arc<dyn Bus> = Arc::new(MemoryBus::new());
     let seen = Seen::default();
-    bus.declare(&Topic::Commands(PartitionId(0))).await.unwrap();
+    bus.declare(&Topic::Calls(PartitionId(0))).await.unwrap();
     let owner = tokio::spawn(own(Arc::clone(&bus), Arc::clone(&seen), answers));
     let client = CommandClient::start(Arc::clone(&bus), ClientOptions::new(1))
         .await

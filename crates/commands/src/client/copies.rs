@@ -3,7 +3,8 @@
 use attune_core::Reject;
 use uuid::Uuid;
 
-/// The messages that hold one command, the last one last. Its owner decides about each by itself.
+/// The messages that hold one command, the last one last. Its owner decides about each by itself; one that
+/// the broker has lost comes to nobody.
 #[derive(Default)]
 pub(super) struct Copies {
     sent: Vec<MessageCopy>,
@@ -20,8 +21,10 @@ struct MessageCopy {
     answers: u32,
     /// How many refusals of it were heard.
     refused: u32,
-    /// Whether the broker has it exactly once, so that whatever is sent later comes later.
+    /// Whether the broker has it at most once, so that whatever is sent later comes later.
     is_in_line: bool,
+    /// Whether it went another way than others do.
+    is_aside: bool,
 }
 
 impl MessageCopy {
@@ -49,23 +52,31 @@ impl Copies {
         self.sent.iter().any(|copy| copy.message_id == message_id)
     }
 
-    /// The command goes out in this message, for the first time or once more.
-    pub(super) fn sending(&mut self, message_id: Uuid) {
-        match self.find(message_id) {
-            Some(copy) => copy.answers += 1,
-            None => self.sent.push(MessageCopy {
-                message_id,
-                answers: 1,
-                refused: 0,
-                is_in_line: false,
-            }),
+    /// The command goes out in this message, for the first time or once more. Where it goes another way
+    /// than those before it (`is_aside`), any of them may come after it.
+    pub(super) fn sending(&mut self, message_id: Uuid, is_aside: bool) {
+        if let Some(copy) = self.find(message_id) {
+            copy.answers += 1;
+            return;
         }
+        if is_aside {
+            self.sent
+                .iter_mut()
+                .for_each(|copy| copy.is_in_line = false);
+        }
+        self.sent.push(MessageCopy {
+            message_id,
+            answers: 1,
+            refused: 0,
+            is_in_line: false,
+            is_aside,
+        });
     }
 
     /// The bus has confirmed the message, with its first attempt or a later one.
     pub(super) fn confirmed(&mut self, message_id: Uuid, attempts: u32) {
         if let Some(copy) = self.find(message_id) {
-            copy.is_in_line = attempts == 1;
+            copy.is_in_line = attempts == 1 && !copy.is_aside;
         }
     }
 
@@ -90,7 +101,7 @@ impl Copies {
     /// The refusal that is the last word, if there is one.
     ///
     /// Of a submission that is the refusal of its last copy: those before it in line are decided by
-    /// then, and had one of them been accepted, so would this one have been. What else is asked for is
+    /// then, or lost, and had one of them been accepted, so would this one have been. What else is asked for is
     /// done once, so that its second copy is refused when the first has done it: there every copy must
     /// be refused, as must those that may come out of line.
     pub(super) fn last_word(&self, is_submission: bool) -> Option<&Reject> {
@@ -131,7 +142,7 @@ mod tests {
     fn two() -> Copies {
         let mut copies = Copies::default();
         for message_id in [ONE, TWO] {
-            copies.sending(message_id);
+            copies.sending(message_id, false);
             copies.confirmed(message_id, 1);
         }
         copies
@@ -156,14 +167,14 @@ mod tests {
     #[test]
     fn a_message_that_was_sent_twice_is_refused_twice() {
         let mut copies = Copies::default();
-        copies.sending(ONE);
-        copies.sending(ONE);
+        copies.sending(ONE, false);
+        copies.sending(ONE, false);
         copies.confirmed(ONE, 2);
         refuse(&mut copies, ONE);
         assert!(!is_over(&copies));
         assert!(copies.leaves_stray());
         // One of the two may come after this.
-        copies.sending(TWO);
+        copies.sending(TWO, false);
         copies.confirmed(TWO, 1);
         refuse(&mut copies, TWO);
         assert!(!is_over(&copies));
@@ -174,17 +185,31 @@ mod tests {
     #[test]
     fn a_stray_of_an_earlier_call_leaves_every_refusal_open() {
         let mut copies = Copies::new(true);
-        copies.sending(ONE);
+        copies.sending(ONE, false);
         copies.confirmed(ONE, 1);
         refuse(&mut copies, ONE);
         assert!(!is_over(&copies) && copies.leaves_stray());
     }
 
+    /// Nobody knows which of two that went different ways comes first.
+    #[test]
+    fn of_copies_that_went_different_ways_each_is_refused() {
+        let mut copies = Copies::default();
+        copies.sending(ONE, false);
+        copies.confirmed(ONE, 1);
+        copies.sending(TWO, true);
+        copies.confirmed(TWO, 1);
+        refuse(&mut copies, TWO);
+        assert!(!is_over(&copies) && copies.leaves_stray());
+        refuse(&mut copies, ONE);
+        assert!(is_over(&copies) && !copies.leaves_stray());
+    }
+
     #[test]
     fn a_refusal_is_told_when_the_copy_behind_it_is_not_sent_after_all() {
         let mut copies = Copies::default();
-        copies.sending(ONE);
-        copies.sending(TWO);
+        copies.sending(ONE, false);
+        copies.sending(TWO, false);
         refuse(&mut copies, ONE);
         assert!(!is_over(&copies));
         copies.not_sent(TWO);

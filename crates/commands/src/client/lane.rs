@@ -20,7 +20,7 @@ use uuid::Uuid;
 use super::Shared;
 use super::pending::Outcome;
 use attune_bus::confirm::{Patience, publish_until_confirmed};
-use attune_bus::port::{Outgoing, Topic};
+use attune_bus::port::{Outgoing, Refusal, Topic};
 
 /// The first pause after a publish that was not confirmed; it doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -78,6 +78,8 @@ pub(super) struct Ticket {
     abandoned: AtomicBool,
     /// Set by the lane when the bus has confirmed the command.
     confirmed: AtomicBool,
+    /// Whether it is in the lane, for the first time or once more.
+    is_under_way: AtomicBool,
     /// Returned when neither holds the ticket any more, so that callers who give up early
     /// cannot pile up commands behind a publish that hangs.
     _permit: OwnedSemaphorePermit,
@@ -86,6 +88,11 @@ pub(super) struct Ticket {
 impl Ticket {
     pub(super) fn is_confirmed(&self) -> bool {
         self.confirmed.load(Ordering::Acquire)
+    }
+
+    /// Puts it into the lane; `false` when it is there.
+    pub(super) fn goes_out(&self) -> bool {
+        !self.is_under_way.swap(true, Ordering::AcqRel)
     }
 
     pub(super) fn abandon(&self) {
@@ -113,6 +120,7 @@ impl Command {
         let ticket = Arc::new(Ticket {
             abandoned: AtomicBool::new(false),
             confirmed: AtomicBool::new(false),
+            is_under_way: AtomicBool::new(true),
             _permit: permit,
         });
         Self {
@@ -219,13 +227,37 @@ async fn send_all(shared: Arc<Shared>, partition: PartitionId) {
     }
 }
 
+/// What became of a message of commands.
+enum Sent {
+    /// It is confirmed, or refused, which was told.
+    Over,
+    /// It must not be sent once more, because somebody waits for a part of it no longer: the rest needs a
+    /// message of its own.
+    Rest(Vec<Command>),
+    /// Nobody keeps calls of this partition now.
+    Nowhere(Vec<Command>),
+}
+
 /// Publishes one pack until it is confirmed or refused, or until nobody waits for it. Later
 /// commands stay behind it, so that order holds when the broker was away.
+///
+/// Calls end with the broker. Where their queue is gone with one of several brokers, they go where commands
+/// are kept by all of them.
 async fn send(shared: &Shared, partition: PartitionId, mut pack: Vec<Command>) {
     let mut pause = FIRST_PAUSE;
-    while let Some(rest) = send_message(shared, partition, pack, &mut pause).await {
-        tokio::time::sleep(next(&mut pause)).await;
-        pack = rest;
+    let mut topic = Topic::Calls(partition);
+    loop {
+        match send_message(shared, &topic, pack, &mut pause).await {
+            Sent::Over => return,
+            Sent::Rest(rest) => {
+                tokio::time::sleep(next(&mut pause)).await;
+                pack = rest;
+            }
+            Sent::Nowhere(all) => {
+                topic = Topic::Commands(partition);
+                pack = all;
+            }
+        }
     }
 }
 
@@ -236,21 +268,22 @@ fn next(pause: &mut Duration) -> Duration {
     now
 }
 
-/// Publishes one message until it is confirmed or refused, or until it must not be sent once more
-/// because somebody waits for a part of it no longer: then gives the rest, which needs a message of
-/// its own.
+/// Publishes one message until it is confirmed or refused, or until it must not be sent once more.
 async fn send_message(
     shared: &Shared,
-    partition: PartitionId,
+    topic: &Topic,
     pack: Vec<Command>,
     pause: &mut Duration,
-) -> Option<Vec<Command>> {
+) -> Sent {
     let message_id = Uuid::now_v7();
-    let pack = shared.pending.sending(pack, message_id);
-    let kind = pack.first()?.kind;
+    let is_call = matches!(topic, Topic::Calls(_));
+    let pack = shared.pending.sending(pack, message_id, !is_call);
+    let Some(kind) = pack.first().map(|command| command.kind) else {
+        return Sent::Over;
+    };
     let items: Vec<_> = pack.iter().map(|command| &*command.item).collect();
     let body = kind.encode(message_id, &items);
-    let mut message = Outgoing::new(Topic::Commands(partition), message_id, body);
+    let mut message = Outgoing::new(topic.clone(), message_id, body);
     message.reply_to = Some(shared.reply_address.clone());
     let mut attempts = 1;
     // Nobody stops it but those who wait for it.
@@ -266,7 +299,7 @@ async fn send_message(
             }
             attempts += 1;
             tracing::warn!(
-                partition = partition.0,
+                bus.topic = %topic,
                 commands = pack.len(),
                 %error,
                 "commands were not confirmed; sending them again"
@@ -279,19 +312,29 @@ async fn send_message(
         shared.pending.confirmed(&pack, message_id, attempts);
         for command in &pack {
             command.ticket.confirmed.store(true, Ordering::Release);
+            command.ticket.is_under_way.store(false, Ordering::Release);
         }
-        return None;
+        return Sent::Over;
     }
     let failure = match published.refused.into_iter().next() {
+        Some(gone) if is_call && gone.why == Refusal::Unroutable => {
+            if !gone.maybe_kept {
+                for command in &pack {
+                    shared.pending.not_sent(command.request_id, message_id);
+                }
+            }
+            return Sent::Nowhere(pack);
+        }
         // A refusal says nothing about an attempt before it.
         Some(gone) if gone.maybe_kept => {
             Outcome::Unknown("the bus refused it after an attempt that it did not confirm")
         }
         Some(gone) => Outcome::Refused(gone.why),
         None if published.closed => Outcome::Unknown("the bus was closed"),
-        None => return Some(pack),
+        None => return Sent::Rest(pack),
     };
     for command in &pack {
+        command.ticket.is_under_way.store(false, Ordering::Release);
         if let Outcome::Refused(_) = failure {
             shared.pending.not_sent(command.request_id, message_id);
         }
@@ -299,5 +342,5 @@ async fn send_message(
             shared.pending.fail(command, failure.clone());
         }
     }
-    None
+    Sent::Over
 }

@@ -4,20 +4,24 @@
 //! arrives while that publish is outstanding gathers and goes as one message when the confirm
 //! returns. Order is kept per partition, over kinds of commands too.
 //!
-//! *What is known when.* A broker's confirm says that a command is safe, an owner's answer says
+//! *What is known when.* A broker's confirm says that a command is on its way, an owner's answer says
 //! what became of it. When neither came in time the outcome is unknown, and the caller repeats
 //! the command under the same request id: the owner gives the first outcome again.
 //!
-//! *Answers may get lost*: the address for answers lives only as long as a connection, and an
-//! owner may die between its commit and its answer. So a confirmed command that has no answer
-//! at half of its deadline is sent once more under its request id; if it had been carried out,
-//! the owner says so (with `repeated`, even though this caller has not seen the first answer).
+//! *Commands and answers may get lost*: whoever waits for an answer has no need of a broker that writes
+//! the question down, so that a call ends with the broker; the address for answers lives only as long
+//! as a connection, and an owner may die between its commit and its answer. So a command without an
+//! answer is sent once more under its request id, at once when the connection was made anew and else
+//! ever more rarely; if it had been carried out, the owner says so (with `repeated`, even though this
+//! caller has not seen the first answer). What was lost with the broker comes after what was sent
+//! meanwhile.
 
 mod answers;
 mod copies;
 mod error;
 mod lane;
 mod pending;
+mod wait;
 
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -27,20 +31,20 @@ use std::time::Duration;
 use attune_core::input::DEFAULT_MAX_BYTES;
 use attune_core::{ExecutionId, PartitionId, Reject, RejectCode, RequestId, Submission};
 use attune_messages::v1::{
-    Accepted, ActionChanged, AnswerOutcome, Cancel, Explain, ForceRelease, OnReject,
-    OperationsChanged, PausesChanged, PoliciesChanged, Submit,
+    Accepted, ActionChanged, Cancel, Explain, ForceRelease, OnReject, OperationsChanged,
+    PausesChanged, PoliciesChanged, Submit,
 };
 use serde::Serialize;
 use serde_json::value::RawValue;
-use tokio::sync::Semaphore;
-use tokio::time::Instant;
+use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use uuid::Uuid;
 
 use attune_bus::port::{Bus, BusError, REPLY_PREFIX, Subscription, Topic};
 pub use error::ClientError;
 use lane::{Command, Kind, Lane};
-use pending::{Outcome, Pending, Waiter};
+use pending::{Pending, Waiter};
+use wait::Deadline;
 
 /// How many messages of answers may be on their way to one client.
 const ANSWER_PREFETCH: u16 = 512;
@@ -112,6 +116,8 @@ struct Shared {
     in_flight: Arc<Semaphore>,
     pending: Pending,
     lanes: Vec<Lane>,
+    /// How often the address for answers was made anew.
+    renewals: watch::Receiver<u64>,
     unmatched_answers: AtomicU64,
     unreadable_answers: AtomicU64,
 }
@@ -147,6 +153,7 @@ impl CommandClient {
             in_flight: Arc::new(Semaphore::new(options.max_in_flight)),
             pending: Pending::default(),
             lanes: (0..options.partitions).map(|_| Lane::default()).collect(),
+            renewals: answers.renewals(),
             unmatched_answers: AtomicU64::new(0),
             unreadable_answers: AtomicU64::new(0),
             options,
@@ -169,7 +176,7 @@ impl CommandClient {
         submission: Submission,
         deadline: Duration,
     ) -> Result<Accepted, ClientError> {
-        let deadline = Deadline::after(deadline);
+        let deadline = Deadline::after(&self.shared, deadline);
         let (partition, prepared) = self.shared.prepare_submission(submission)?;
         self.send(partition, prepared, deadline).await
     }
@@ -182,7 +189,7 @@ impl CommandClient {
         submissions: Vec<Submission>,
         deadline: Duration,
     ) -> Vec<Result<Accepted, ClientError>> {
-        let deadline = Deadline::after(deadline);
+        let deadline = Deadline::after(&self.shared, deadline);
         let mut overloaded = false;
         let mut by_partition: Vec<_> = self.shared.lanes.iter().map(|_| Vec::new()).collect();
         let waiters = submissions
@@ -206,7 +213,7 @@ impl CommandClient {
         for (partition, commands) in (0..).map(PartitionId).zip(by_partition) {
             lane::push(&self.shared, partition, commands);
         }
-        self.wait(waiters, deadline).await
+        wait::wait(&self.shared, waiters, deadline).await
     }
 
     /// Asks for the end of an execution, waiting or running. Its status afterwards says whether
@@ -219,7 +226,7 @@ impl CommandClient {
         execution_id: ExecutionId,
         deadline: Duration,
     ) -> Result<Accepted, ClientError> {
-        let deadline = Deadline::after(deadline);
+        let deadline = Deadline::after(&self.shared, deadline);
         let partition = execution_id.partition();
         self.check_partition(execution_id)?;
         let request_id = RequestId::fresh();
@@ -245,7 +252,7 @@ impl CommandClient {
         execution_id: ExecutionId,
         deadline: Duration,
     ) -> Result<Accepted, ClientError> {
-        let deadline = Deadline::after(deadline);
+        let deadline = Deadline::after(&self.shared, deadline);
         self.check_partition(execution_id)?;
         let request_id = RequestId::fresh();
         let item = Explain {
@@ -267,7 +274,7 @@ impl CommandClient {
         command: ForceRelease,
         deadline: Duration,
     ) -> Result<Accepted, ClientError> {
-        let deadline = Deadline::after(deadline);
+        let deadline = Deadline::after(&self.shared, deadline);
         let (partition, request_id) = (command.execution_id.partition(), command.request_id);
         self.check_partition(command.execution_id)?;
         let prepared = Prepared::new(Kind::ForceRelease, request_id, &command);
@@ -284,7 +291,7 @@ impl CommandClient {
         action_ref: &str,
         deadline: Duration,
     ) -> Result<Accepted, ClientError> {
-        let deadline = Deadline::after(deadline);
+        let deadline = Deadline::after(&self.shared, deadline);
         let partition = PartitionId::of(action_ref, self.shared.options.partitions);
         let request_id = RequestId::fresh();
         let item = ActionChanged {
@@ -345,7 +352,7 @@ impl CommandClient {
         partitions: impl IntoIterator<Item = PartitionId>,
         deadline: Duration,
     ) -> Vec<Result<Accepted, ClientError>> {
-        let deadline = Deadline::after(deadline);
+        let deadline = Deadline::after(&self.shared, deadline);
         let tell = |partition| {
             let request_id = RequestId::fresh();
             let prepared = Prepared::new(kind, request_id, &item(request_id));
@@ -354,7 +361,7 @@ impl CommandClient {
             Ok(waiter)
         };
         let waiters = partitions.into_iter().map(tell).collect();
-        self.wait(waiters, deadline).await
+        wait::wait(&self.shared, waiters, deadline).await
     }
 
     /// What it can tell about itself now.
@@ -386,91 +393,8 @@ impl CommandClient {
     ) -> Result<Accepted, ClientError> {
         let (waiter, command) = self.shared.register(partition, prepared)?;
         lane::push(&self.shared, partition, vec![command]);
-        let mut outcomes = self.wait(vec![Ok(waiter)], deadline).await;
+        let mut outcomes = wait::wait(&self.shared, vec![Ok(waiter)], deadline).await;
         outcomes.pop().expect("one waiter has one outcome")
-    }
-
-    /// Waits for the outcomes of commands that are on their way, and sends those once more that
-    /// have none at half of the deadline.
-    async fn wait(
-        &self,
-        waiters: Vec<Result<Waiter, ClientError>>,
-        deadline: Deadline,
-    ) -> Vec<Result<Accepted, ClientError>> {
-        let mut waits: Vec<_> = waiters.into_iter().map(|waiter| (waiter, None)).collect();
-        for (waiter, outcome) in &mut waits {
-            if let Ok(waiter) = waiter {
-                *outcome = tokio::time::timeout_at(deadline.half, waiter.outcome())
-                    .await
-                    .ok();
-            }
-        }
-        for (waiter, outcome) in &waits {
-            // While the first is not even confirmed, its lane is still trying to send it.
-            if let (Ok(waiter), None) = (waiter, outcome)
-                && waiter.is_confirmed()
-            {
-                tracing::debug!(request.id = %waiter.request_id(), "no answer yet; sending again");
-                lane::push(&self.shared, waiter.partition(), vec![waiter.command()]);
-            }
-        }
-        let mut results = Vec::with_capacity(waits.len());
-        for (waiter, outcome) in waits {
-            let mut waiter = match waiter {
-                Ok(waiter) => waiter,
-                Err(error) => {
-                    results.push(Err(error));
-                    continue;
-                }
-            };
-            let outcome = match outcome {
-                Some(outcome) => Some(outcome),
-                None => tokio::time::timeout_at(deadline.end, waiter.outcome())
-                    .await
-                    .ok(),
-            };
-            results.push(result(&waiter, outcome));
-        }
-        results
-    }
-}
-
-/// What a caller is told about an outcome, or about the lack of one.
-fn result(waiter: &Waiter, outcome: Option<Outcome>) -> Result<Accepted, ClientError> {
-    let reason = match outcome {
-        Some(Outcome::Answered(AnswerOutcome::Accepted(accepted))) => return Ok(accepted),
-        Some(Outcome::Answered(AnswerOutcome::Rejected(reject))) => {
-            return Err(ClientError::Rejected(reject));
-        }
-        Some(Outcome::Refused(why)) if why.is_final() => {
-            let reject = Reject::field("parameters", format!("the command is refused: {why}"));
-            return Err(ClientError::Rejected(reject));
-        }
-        Some(Outcome::Refused(_)) => return Err(ClientError::Unroutable(waiter.partition())),
-        Some(Outcome::Unknown(reason)) => reason,
-        None if waiter.is_confirmed() => "its owner has not answered",
-        None => "the bus has not confirmed it",
-    };
-    let (request_id, reason) = (waiter.request_id(), reason.to_owned());
-    Err(ClientError::NotConfirmed { request_id, reason })
-}
-
-/// When a caller stops waiting, and when it sends once more.
-#[derive(Clone, Copy)]
-struct Deadline {
-    half: Instant,
-    end: Instant,
-}
-
-impl Deadline {
-    fn after(duration: Duration) -> Self {
-        let now = Instant::now();
-        // An instant that the clock cannot hold is as good as none: thirty years.
-        let far = now + Duration::from_secs(30 * 365 * 24 * 3600);
-        Self {
-            half: now.checked_add(duration / 2).unwrap_or(far),
-            end: now.checked_add(duration).unwrap_or(far),
-        }
     }
 }
 

@@ -176,14 +176,19 @@ impl Pending {
         })
     }
 
-    /// Commands are about to be sent in this message; gives those that somebody still waits for. The
-    /// others must not be: their refusal may have been told.
-    pub(super) fn sending(&self, mut pack: Vec<Command>, message_id: Uuid) -> Vec<Command> {
+    /// Commands are about to be sent in this message, maybe another way than those before it; gives those
+    /// that somebody still waits for. The others must not be: their refusal may have been told.
+    pub(super) fn sending(
+        &self,
+        mut pack: Vec<Command>,
+        message_id: Uuid,
+        is_aside: bool,
+    ) -> Vec<Command> {
         let mut table = lock(&self.table);
         pack.retain(|command| {
             let entry = table.awaited(command);
             entry
-                .map(|entry| entry.copies.sending(message_id))
+                .map(|entry| entry.copies.sending(message_id, is_aside))
                 .is_some()
         });
         pack
@@ -198,7 +203,7 @@ impl Pending {
         }
         for command in pack {
             if let Some(entry) = table.awaited(command) {
-                entry.copies.sending(message_id);
+                entry.copies.sending(message_id, false);
             }
         }
         true
@@ -314,9 +319,10 @@ impl Waiter {
             .unwrap_or(Outcome::Unknown("the client has ended"))
     }
 
-    /// The same command, to be sent once more.
-    pub(super) fn command(&self) -> Command {
-        self.command.again()
+    /// The same command, to be sent once more; none while a copy of it waits to be sent.
+    pub(super) fn again(&self) -> Option<Command> {
+        let goes_out = self.command.ticket.goes_out();
+        goes_out.then(|| self.command.again())
     }
 }
 

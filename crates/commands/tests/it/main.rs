@@ -6,5 +6,6 @@
 )]
 
 mod answers;
+mod calls;
 mod packing;
 mod support;

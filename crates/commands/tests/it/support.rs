@@ -16,7 +16,7 @@ use attune_messages::v1::{
 };
 use attune_messages::{Envelope, encode};
 use chrono::Utc;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 
@@ -105,7 +105,11 @@ pub(crate) struct Owner {
 
 impl Owner {
     pub(crate) async fn start(bus: &Arc<dyn Bus>, partition: u16) -> Self {
-        let topic = Topic::Commands(PartitionId(partition));
+        Self::receiving(bus, Topic::Calls(PartitionId(partition))).await
+    }
+
+    /// Receives another topic.
+    pub(crate) async fn receiving(bus: &Arc<dyn Bus>, topic: Topic) -> Self {
         let commands = bus
             .subscribe(Subscription {
                 topic,
@@ -229,6 +233,8 @@ pub(crate) fn rejected() -> AnswerOutcome {
 pub(crate) enum Fate {
     /// It is not kept, and not confirmed.
     Lost,
+    /// It is confirmed, and lost with the broker.
+    ConfirmedAndLost,
     /// It is kept, but the confirm is lost.
     KeptUnconfirmed,
     /// The same, and that is known only with one more permit.
@@ -244,6 +250,8 @@ pub(crate) struct GatedBus {
     fates: Mutex<VecDeque<Fate>>,
     /// Sees each publish of commands arrive at the gate.
     arrivals: mpsc::UnboundedSender<()>,
+    /// How often connections were made anew.
+    renewals: watch::Sender<u64>,
 }
 
 impl GatedBus {
@@ -254,12 +262,18 @@ impl GatedBus {
             gate: Semaphore::new(open),
             fates: Mutex::default(),
             arrivals,
+            renewals: watch::Sender::default(),
         };
         (Arc::new(bus), seen)
     }
 
     pub(crate) fn open(&self, publishes: usize) {
         self.gate.add_permits(publishes);
+    }
+
+    /// Every connection is made anew.
+    pub(crate) fn renew(&self) {
+        self.renewals.send_modify(|renewals| *renewals += 1);
     }
 
     pub(crate) fn fates(&self, fates: impl IntoIterator<Item = Fate>) {
@@ -270,7 +284,7 @@ impl GatedBus {
 #[async_trait]
 impl Bus for GatedBus {
     async fn publish(&self, messages: Vec<Outgoing>) -> Result<(), PublishError> {
-        if !matches!(messages[0].topic, Topic::Commands(_)) {
+        if !matches!(messages[0].topic, Topic::Calls(_) | Topic::Commands(_)) {
             return self.inner.publish(messages).await;
         }
         let _ = self.arrivals.send(());
@@ -280,6 +294,7 @@ impl Bus for GatedBus {
         match fate {
             None => self.inner.publish(messages).await,
             Some(Fate::Lost) => Err(unconfirmed()),
+            Some(Fate::ConfirmedAndLost) => Ok(()),
             Some(Fate::KeptUnconfirmed) => {
                 self.inner.publish(messages).await?;
                 Err(unconfirmed())
@@ -300,7 +315,8 @@ impl Bus for GatedBus {
     }
 
     async fn subscribe(&self, subscription: Subscription) -> Result<Subscriber, BusError> {
-        self.inner.subscribe(subscription).await
+        let subscriber = self.inner.subscribe(subscription).await?;
+        Ok(subscriber.renewed_by(self.renewals.clone()))
     }
 
     async fn declare(&self, topic: &Topic) -> Result<(), BusError> {

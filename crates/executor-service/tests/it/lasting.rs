@@ -53,7 +53,8 @@ impl Watched {
         let of = |topic: Topic| subscribed.get(&topic.routing_key()).copied().unwrap_or(0);
         let partitions = (0..PARTITIONS).map(PartitionId);
         partitions
-            .flat_map(|id| [of(Topic::Control(id)), of(Topic::Commands(id))])
+            .flat_map(|id| [Topic::Control(id), Topic::Commands(id), Topic::Calls(id)])
+            .map(of)
             .collect()
     }
 }

@@ -6,6 +6,7 @@
     reason = "a test may say by a panic that its set-up failed"
 )]
 
+mod calls;
 mod lasting;
 mod lives;
 mod lost_workers;

@@ -58,6 +58,7 @@ impl System {
         };
         for partition in (0..PARTITIONS).map(PartitionId) {
             bus.declare(&Topic::Commands(partition)).await.unwrap();
+            bus.declare(&Topic::Calls(partition)).await.unwrap();
             bus.declare(&Topic::Control(partition)).await.unwrap();
         }
         Self {

@@ -28,11 +28,13 @@ pub enum Plant {
     StaleResult,
     /// A worker forgets an end when the broker has confirmed it.
     ForgetConfirmed,
+    /// A client does not ask again when the broker has lost its call or the answer.
+    AskOnce,
 }
 
 impl Plant {
     /// All of them, by the names they have on the command line.
-    pub const ALL: [(&'static str, Self); 12] = [
+    pub const ALL: [(&'static str, Self); 13] = [
         ("no-fence", Self::NoFence),
         ("bounce-delivered", Self::BounceDelivered),
         ("counter", Self::Counter),
@@ -45,5 +47,6 @@ impl Plant {
         ("cancel-db", Self::CancelDb),
         ("stale-result", Self::StaleResult),
         ("forget-confirmed", Self::ForgetConfirmed),
+        ("ask-once", Self::AskOnce),
     ];
 }

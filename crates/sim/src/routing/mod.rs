@@ -237,6 +237,12 @@ impl World {
         let everybody: Vec<Party> = owners.chain(workers).chain(relays).collect();
         self.routing.pending.remove(&Name::Kept);
         self.bus.empty(Name::Kept);
+        for partition in 0..self.plan.partitions {
+            self.bus.empty(Name::Calls(partition));
+        }
+        for owner in &mut self.owners {
+            owner.forget_calls();
+        }
         for party in everybody {
             self.close_all(party);
             self.soon(Ev::To(party, Word::Cut));

@@ -168,6 +168,11 @@ fn an_end_that_is_forgotten_when_the_broker_has_it_keeps_its_slot() {
 }
 
 #[test]
+fn a_call_that_is_not_repeated_is_never_answered() {
+    is_found(Plant::AskOnce, Promise::I1, 40);
+}
+
+#[test]
 fn a_failing_seed_is_made_short() {
     let report = check(&options(40, Some(Plant::BounceDelivered)));
     let (_, seed) = report.broken[&Rule::DoubleStart];

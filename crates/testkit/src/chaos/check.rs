@@ -55,7 +55,7 @@ pub(crate) fn queues() -> Vec<String> {
     .map(|name| format!("attune.{name}"))
     .to_vec();
     for partition in 0..8 {
-        for kind in ["commands", "control"] {
+        for kind in ["commands", "calls", "control"] {
             queues.push(format!("attune.partition.{partition:02}.{kind}"));
         }
     }

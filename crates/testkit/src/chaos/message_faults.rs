@@ -131,6 +131,7 @@ async fn garbage(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Resul
     let kinds = [
         ("enforcement.created", "enforcement.created"),
         ("partition.01.commands", "partition.submit"),
+        ("partition.03.calls", "partition.submit"),
         ("partition.02.control", "partition.release"),
         ("execution.completed", "execution.completed"),
         ("execution.completed.kept", "execution.completed"),
@@ -180,7 +181,7 @@ async fn illegible(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Res
     let mut queues: Vec<String> = ["enforcements", "completed", "completed.kept", "queue-stats"]
         .map(|queue| format!("attune.{queue}"))
         .to_vec();
-    for kind in ["commands", "control"] {
+    for kind in ["commands", "calls", "control"] {
         let partition = random.random_range(0..PARTITIONS);
         queues.push(format!("attune.partition.{partition:02}.{kind}"));
     }
