@@ -1,12 +1,20 @@
 //! What a life of a worker holds: the worker's half of the protocol.
 
+mod lanes;
+#[cfg(test)]
+mod lanes_tests;
 mod reports;
 #[cfg(test)]
 mod reports_tests;
+mod returns;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+#[cfg(test)]
+use std::collections::BTreeSet;
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use attune_core::{ActionId, Bug, Epoch, OwnerId, PartitionId};
+
+use lanes::Lane;
 
 use crate::section::{Granted, Key, Millis, Section};
 
@@ -56,7 +64,10 @@ pub enum Outcome {
 enum State<G> {
     Waiting {
         grant: G,
+        /// Since when a slot of the life is all that it waits for; [`Millis::MAX`] before anybody has looked.
         since: Millis,
+        /// It waits for a run of its action to end, in its lane.
+        is_ahead: bool,
     },
     Running {
         since: Millis,
@@ -130,11 +141,13 @@ pub struct Entries<G> {
     slots: usize,
     streams: BTreeMap<PartitionId, Incoming>,
     entries: HashMap<Key, Entry<G>, foldhash::fast::FixedState>,
-    /// What waits, in order of arrival; and some that does no longer.
+    /// What waits for a slot of the life, in order of arrival; and some that does no longer.
     order: VecDeque<Key>,
+    /// What waits for a run of its action to end.
+    lanes: HashMap<ActionId, Lane, foldhash::fast::FixedState>,
     waiting: usize,
     running: usize,
-    /// How many wait or run, by partition.
+    /// How many wait for a slot of the life or run, by partition.
     unended: BTreeMap<PartitionId, u32>,
     returned: usize,
     said: BTreeMap<OwnerId, Said>,
@@ -148,6 +161,7 @@ impl<G: Granted> Entries<G> {
             streams: BTreeMap::new(),
             entries: HashMap::default(),
             order: VecDeque::new(),
+            lanes: HashMap::default(),
             waiting: 0,
             running: 0,
             unended: BTreeMap::new(),
@@ -200,6 +214,10 @@ impl<G: Granted> Entries<G> {
         }
         for key in section.cancel {
             self.cancel(key, &mut taken);
+        }
+        if !section.recall.is_empty() {
+            let actions = section.recall.into_iter().collect();
+            self.give_back_of(&actions, "it was called back");
         }
         taken
     }
@@ -262,7 +280,7 @@ impl<G: Granted> Entries<G> {
     }
 
     fn accept(&mut self, now: Millis, partition: PartitionId, grant: G) {
-        let (key, action_id) = (grant.key(), grant.action_id());
+        let (key, action_id, slots) = (grant.key(), grant.action_id(), grant.slots());
         if self.entries.contains_key(&key) {
             return;
         }
@@ -275,9 +293,16 @@ impl<G: Granted> Entries<G> {
             }
         } else {
             self.waiting += 1;
-            *self.unended.entry(partition).or_default() += 1;
-            self.order.push_back(key);
-            State::Waiting { grant, since: now }
+            let is_ahead = self.joins_lane(key, action_id, slots);
+            if !is_ahead {
+                *self.unended.entry(partition).or_default() += 1;
+                self.order.push_back(key);
+            }
+            State::Waiting {
+                grant,
+                since: now,
+                is_ahead,
+            }
         };
         let action_id = Some(action_id);
         self.entries.insert(key, Entry { state, action_id });
@@ -301,13 +326,15 @@ impl<G: Granted> Entries<G> {
             return;
         };
         match entry.state {
-            State::Waiting { .. } => {
+            State::Waiting { is_ahead, .. } => {
                 self.waiting -= 1;
-                self.has_ended(key);
+                if !is_ahead {
+                    self.has_ended(key, entry.action_id);
+                }
             }
             State::Running { .. } => {
                 self.running -= 1;
-                self.has_ended(key);
+                self.has_ended(key, entry.action_id);
                 taken.kill.push(*key);
             }
             State::Ended => taken.settled.push(*key),
@@ -316,9 +343,15 @@ impl<G: Granted> Entries<G> {
         self.tidy();
     }
 
-    fn has_ended(&mut self, key: &Key) {
+    /// Something waits for a slot of the life no longer, and does not run: the next of its lane may.
+    fn has_ended(&mut self, key: &Key, action_id: Option<ActionId>) {
         if let Some(many) = self.unended.get_mut(&key.0.partition()) {
             *many -= 1;
+        }
+        if let Some(action_id) = action_id
+            && !self.lanes.is_empty()
+        {
+            self.hand_on(action_id);
         }
     }
 
@@ -342,11 +375,17 @@ impl<G: Granted> Entries<G> {
             State::Running { .. } => taken.cancel.push(key),
             State::Waiting { .. } => {
                 let ended = std::mem::replace(&mut entry.state, State::Ended);
-                if let State::Waiting { grant, .. } = ended {
-                    taken.cancelled.push(grant);
-                }
+                let action_id = entry.action_id;
                 self.waiting -= 1;
-                self.has_ended(&key);
+                if let State::Waiting {
+                    grant, is_ahead, ..
+                } = ended
+                {
+                    taken.cancelled.push(grant);
+                    if !is_ahead {
+                        self.has_ended(&key, action_id);
+                    }
+                }
                 self.tidy();
             }
             State::Ended | State::Returned { .. } => {}
@@ -384,8 +423,9 @@ impl<G: Granted> Entries<G> {
         match self.entries.get_mut(&key) {
             Some(entry) if matches!(entry.state, State::Running { .. }) => {
                 entry.state = State::Ended;
+                let action_id = entry.action_id;
                 self.running -= 1;
-                self.has_ended(&key);
+                self.has_ended(&key, action_id);
                 if Bug::EntryForgotten.is_planted() {
                     self.entries.remove(&key);
                 }
@@ -402,65 +442,14 @@ impl<G: Granted> Entries<G> {
             && matches!(entry.state, State::Running { .. })
         {
             entry.state = State::Returned { why };
-            let actions = entry.action_id.into_iter().collect();
+            let action_id = entry.action_id;
             self.running -= 1;
             self.returned += 1;
-            self.has_ended(&key);
             self.has_returned(key.0.partition());
+            // Before its place is free: nothing that stood behind it begins.
+            let actions = action_id.into_iter().collect();
             self.give_back_of(&actions, "something before it was given back");
-        }
-    }
-
-    /// Gives back everything that waits.
-    pub fn give_back_all(&mut self, why: &'static str) {
-        for key in std::mem::take(&mut self.order) {
-            self.give_back(key, why);
-        }
-    }
-
-    /// Gives back what has waited for long because all slots are taken, with everything of the same actions
-    /// that waits: one from the middle would be overtaken.
-    pub fn give_back_late(&mut self, now: Millis) {
-        if self.waiting == 0 || self.running < self.slots {
-            return;
-        }
-        let mut late = BTreeSet::new();
-        for key in &self.order {
-            if let Some(entry) = self.entries.get(key)
-                && let State::Waiting { since, .. } = entry.state
-                && now - since >= GIVEN_BACK_AFTER
-            {
-                late.extend(entry.action_id);
-            }
-        }
-        if late.is_empty() {
-            return;
-        }
-        self.give_back_of(&late, "all slots of its worker are taken");
-    }
-
-    /// Gives back what waits of these actions.
-    fn give_back_of(&mut self, actions: &BTreeSet<ActionId>, why: &'static str) {
-        let order = std::mem::take(&mut self.order);
-        for key in &order {
-            let action_id = self.entries.get(key).and_then(|entry| entry.action_id);
-            if action_id.is_some_and(|action_id| actions.contains(&action_id)) {
-                self.give_back(*key, why);
-            }
-        }
-        self.order = order;
-        self.tidy();
-    }
-
-    fn give_back(&mut self, key: Key, why: &'static str) {
-        if let Some(entry) = self.entries.get_mut(&key)
-            && matches!(entry.state, State::Waiting { .. })
-        {
-            entry.state = State::Returned { why };
-            self.waiting -= 1;
-            self.returned += 1;
-            self.has_ended(&key);
-            self.has_returned(key.0.partition());
+            self.has_ended(&key, action_id);
         }
     }
 

@@ -20,6 +20,15 @@ impl Granted for Job {
     fn action_id(&self) -> ActionId {
         self.1
     }
+
+    fn slots(&self) -> Option<u32> {
+        slots_of(self.1)
+    }
+}
+
+/// How many of an action run at once: one, of every other action, and then whatever else is granted is ahead.
+fn slots_of(action_id: ActionId) -> Option<u32> {
+    (action_id.0 % 2 == 0).then_some(1)
 }
 
 /// What the model thinks of a grant that it has ever heard of.
@@ -118,6 +127,14 @@ impl Naive {
             }
             *fate = Fate::Forgotten;
         }
+    }
+
+    /// Whether fewer of its action run than may at once.
+    fn has_room(&self, key: &Key) -> bool {
+        let action_id = self.actions[key];
+        let running = self.all(Fate::Running).into_iter();
+        let beside = running.filter(|key| self.actions[key] == action_id);
+        slots_of(action_id).is_none_or(|slots| beside.count() < slots as usize)
     }
 
     fn all(&self, wanted: Fate) -> BTreeSet<Key> {

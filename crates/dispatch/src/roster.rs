@@ -1,6 +1,6 @@
 //! Which life of which worker has room: the owner's view of all pools.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use attune_core::{PartitionId, WorkerId};
 
@@ -36,6 +36,14 @@ struct Known {
     place: Option<(u64, u64)>,
 }
 
+impl Known {
+    /// Whether it may be granted something, as far as it is not a matter of its room.
+    fn is_open(&self) -> bool {
+        let rests = self.rests_until != Millis::MIN;
+        !(self.is_cut_off || rests || self.life.draining)
+    }
+}
+
 /// The lives of one pool.
 #[derive(Debug, Default)]
 struct Pool {
@@ -44,7 +52,12 @@ struct Pool {
     open: BTreeSet<((u64, u64), WorkerId)>,
 }
 
-type Keys = HashSet<Key, foldhash::fast::FixedState>;
+/// What a life holds: each grant, and whether it stands ahead of a slot.
+#[derive(Debug, Default)]
+struct Held {
+    keys: HashMap<Key, bool, foldhash::fast::FixedState>,
+    slots: usize,
+}
 
 /// Which life has room, by what this owner has granted and what the lives say of others. Several owners may
 /// overdraw one for a moment: it gives back what it cannot begin, and no promise rests on it.
@@ -53,7 +66,7 @@ pub struct Roster {
     lives: BTreeMap<WorkerId, Known>,
     pools: BTreeMap<String, Pool>,
     /// What each life holds of this owner, known or not.
-    holds: HashMap<WorkerId, Keys, foldhash::fast::FixedState>,
+    holds: HashMap<WorkerId, Held, foldhash::fast::FixedState>,
     turns: u64,
     /// Those that rest, by the end of it.
     rests: BTreeSet<(Millis, WorkerId)>,
@@ -198,25 +211,41 @@ impl Roster {
         self.lives.contains_key(&worker)
     }
 
-    /// A life holds a grant.
-    pub fn hold(&mut self, worker: WorkerId, key: Key) {
-        if self.holds.entry(worker).or_default().insert(key) {
+    /// A life holds a grant: with a slot, or ahead of one, and then it takes no room until it has it.
+    pub fn hold(&mut self, worker: WorkerId, key: Key, ahead: bool) {
+        let held = self.holds.entry(worker).or_default();
+        let takes_none = held.keys.insert(key, ahead).unwrap_or(true);
+        if takes_none && !ahead {
+            held.slots += 1;
             self.place(worker);
         }
     }
 
+    /// Whether a life serves a pool, may be granted something, and runs so many at once.
+    pub fn may_lead(&self, worker: WorkerId, pool: &str, slots: u32) -> bool {
+        self.lives.get(&worker).is_some_and(|known| {
+            let life = &known.life;
+            life.pool == pool && life.slots >= slots && known.is_open()
+        })
+    }
+
     /// A life holds a grant no longer.
     pub fn free(&mut self, worker: WorkerId, key: Key) {
-        let Some(keys) = self.holds.get_mut(&worker) else {
+        let Some(held) = self.holds.get_mut(&worker) else {
             return;
         };
-        if !keys.remove(&key) {
+        let Some(ahead) = held.keys.remove(&key) else {
             return;
+        };
+        if !ahead {
+            held.slots -= 1;
         }
-        if keys.is_empty() {
+        if held.keys.is_empty() {
             self.holds.remove(&worker);
         }
-        self.place(worker);
+        if !ahead {
+            self.place(worker);
+        }
     }
 
     /// Somebody of a partition stands in line for a pool.
@@ -268,13 +297,14 @@ impl Roster {
     /// Forgets what lives hold of those that are not to be kept.
     fn retain(&mut self, keep: impl Fn(&Key) -> bool) {
         let mut changed = Vec::new();
-        self.holds.retain(|worker, keys| {
-            let before = keys.len();
-            keys.retain(&keep);
-            if keys.len() != before {
+        self.holds.retain(|worker, held| {
+            let before = held.keys.len();
+            held.keys.retain(|key, _| keep(key));
+            if held.keys.len() != before {
+                held.slots = held.keys.values().filter(|ahead| !**ahead).count();
                 changed.push(*worker);
             }
-            !keys.is_empty()
+            !held.keys.is_empty()
         });
         changed.sort_unstable();
         for worker in changed {
@@ -284,8 +314,8 @@ impl Roster {
 
     /// What a life holds, in order.
     pub fn held_by(&self, worker: WorkerId) -> Vec<Key> {
-        let keys = self.holds.get(&worker).into_iter().flatten();
-        let mut keys: Vec<Key> = keys.copied().collect();
+        let held = self.holds.get(&worker).into_iter();
+        let mut keys: Vec<Key> = held.flat_map(|held| held.keys.keys()).copied().collect();
         keys.sort_unstable();
         keys
     }
@@ -293,15 +323,16 @@ impl Roster {
     /// The lives, known or not, that hold something of a partition.
     pub fn holders_of(&self, partition: PartitionId) -> Vec<WorkerId> {
         let of = |key: &Key| key.0.partition() == partition;
-        let holders = self.holds.iter().filter(|(_, keys)| keys.iter().any(of));
+        let holders = self.holds.iter();
+        let holders = holders.filter(|(_, held)| held.keys.keys().any(of));
         let mut holders: Vec<WorkerId> = holders.map(|(worker, _)| *worker).collect();
         holders.sort_unstable();
         holders
     }
 
-    /// How many a life holds.
+    /// How many slots a life holds.
     pub fn held(&self, worker: WorkerId) -> usize {
-        self.holds.get(&worker).map_or(0, HashSet::len)
+        self.holds.get(&worker).map_or(0, |held| held.slots)
     }
 
     /// Puts a life where it belongs among those with room.
@@ -318,8 +349,7 @@ impl Roster {
         }
         let slots = u64::from(known.life.slots);
         let load = held + u64::from(known.elsewhere);
-        let rests = known.rests_until != Millis::MIN;
-        if known.is_cut_off || rests || known.life.draining || load >= slots {
+        if !known.is_open() || load >= slots {
             return;
         }
         self.turns += 1;
@@ -356,7 +386,7 @@ mod tests {
         let mut chosen = Vec::new();
         for id in 0..6 {
             let worker = roster.choose("default").unwrap();
-            roster.hold(worker, key(id));
+            roster.hold(worker, key(id), false);
             chosen.push(worker);
         }
         assert_eq!(roster.choose("default"), None);
@@ -422,11 +452,37 @@ mod tests {
     }
 
     #[test]
+    fn who_stands_ahead_takes_no_room() {
+        let worker = WorkerId::fresh();
+        let mut roster = Roster::default();
+        roster.set([life(worker, 2)]);
+        roster.hold(worker, key(1), false);
+        roster.hold(worker, key(2), true);
+        roster.hold(worker, key(3), true);
+        assert!(roster.has_room("default"));
+        assert_eq!(roster.held_by(worker), [key(1), key(2), key(3)]);
+        roster.free(worker, key(3));
+        roster.hold(worker, key(2), false);
+        roster.hold(worker, key(2), false);
+        assert_eq!(roster.held(worker), 2);
+        assert!(!roster.has_room("default"));
+        assert!(roster.may_lead(worker, "default", 2));
+        assert!(!roster.may_lead(worker, "default", 3));
+        assert!(!roster.may_lead(worker, "other", 2));
+        roster.rest(worker, 50);
+        assert!(!roster.may_lead(worker, "default", 2));
+        roster.free(worker, key(1));
+        roster.free(worker, key(2));
+        assert_eq!(roster.held(worker), 0);
+        assert_eq!(roster.held_by(worker), []);
+    }
+
+    #[test]
     fn what_is_held_counts_before_its_life_is_known() {
         let worker = WorkerId::fresh();
         let mut roster = Roster::default();
-        roster.hold(worker, key(1));
-        roster.hold(worker, key(1));
+        roster.hold(worker, key(1), false);
+        roster.hold(worker, key(1), false);
         roster.set([life(worker, 1)]);
         assert!(!roster.has_room("default"));
         roster.forget_partition(ExecutionId(1).partition());

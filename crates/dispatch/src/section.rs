@@ -15,6 +15,10 @@ pub trait Granted {
 
     /// Its action.
     fn action_id(&self) -> ActionId;
+
+    /// How many executions of its action may run at this life at once, where it is granted ahead of its slot:
+    /// it begins when one of them has ended.
+    fn slots(&self) -> Option<u32>;
 }
 
 /// A part of the stream of one partition, in one epoch, to one life. Sections are numbered from 0 on; the
@@ -38,6 +42,8 @@ pub struct Section<G> {
     pub grants: Vec<G>,
     /// What is to be ended.
     pub cancel: Vec<Key>,
+    /// The actions of which everything that waits is to be given back.
+    pub recall: Vec<ActionId>,
 }
 
 impl<G> Section<G> {
@@ -52,6 +58,7 @@ impl<G> Section<G> {
             settled: Vec::new(),
             grants: Vec::new(),
             cancel: Vec::new(),
+            recall: Vec::new(),
         }
     }
 }

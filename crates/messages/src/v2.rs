@@ -53,6 +53,10 @@ pub struct Grant {
     /// Variables its program sees.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
+    /// Where it is granted ahead of its slot: how many executions of its action may run at once at this life. It
+    /// begins when fewer do, after those of its action that were granted before it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slots: Option<u32>,
 }
 
 impl Grant {
@@ -89,6 +93,9 @@ pub struct Section {
     /// These are to be ended.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cancel: Vec<GrantKey>,
+    /// Of these actions everything that has not begun is to be given back.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub recall: Vec<ActionId>,
 }
 
 impl Message for Section {

@@ -15,6 +15,10 @@ impl Granted for Job {
     fn action_id(&self) -> ActionId {
         self.1
     }
+
+    fn slots(&self) -> Option<u32> {
+        None
+    }
 }
 
 fn one() -> OwnerId {

@@ -316,7 +316,8 @@ impl World {
 
     fn begin(&mut self, gives_up: bool) {
         let Some(Job(key, action_id)) = self.entries.begin_next(self.now) else {
-            let waits = !self.naive.all(Fate::Waiting).is_empty();
+            let mut waiting = self.naive.all(Fate::Waiting).into_iter();
+            let waits = waiting.any(|key| self.naive.has_room(&key));
             let running = self.naive.all(Fate::Running).len();
             assert!(
                 !waits || running >= SLOTS,
@@ -326,6 +327,7 @@ impl World {
         };
         assert_eq!(self.naive.fates.get(&key), Some(&Fate::Waiting));
         assert!(self.naive.all(Fate::Running).len() < SLOTS, "too many run");
+        assert!(self.naive.has_room(&key), "too many of an action run");
         if gives_up {
             self.entries.give_up(key, "it could not begin");
             self.naive.fates.insert(key, Fate::Returned);
@@ -391,29 +393,16 @@ impl World {
 
     /// The life holds exactly what it has not been told to forget.
     fn check(&self) {
-        let of = |wanted| {
-            self.naive
-                .fates
-                .values()
-                .filter(|fate| **fate == wanted)
-                .count()
-        };
+        let of = |wanted| self.naive.all(wanted).len();
         let (waiting, running) = (of(Fate::Waiting), of(Fate::Running));
         assert_eq!(
             (self.entries.waiting(), self.entries.running()),
             (waiting, running)
         );
         assert!(running <= SLOTS);
-        let mut unsettled = 0;
-        for (key, _) in self
-            .naive
-            .fates
-            .iter()
-            .filter(|(_, fate)| **fate == Fate::Ended)
-        {
-            assert!(self.entries.is_unsettled(key));
-            unsettled += 1;
-        }
+        let ended = self.naive.all(Fate::Ended);
+        assert!(ended.iter().all(|key| self.entries.is_unsettled(key)));
+        let unsettled = ended.len();
         let kept = waiting + running + unsettled + of(Fate::Returned);
         assert_eq!(self.entries.len(), kept);
     }
