@@ -123,6 +123,7 @@ pub(crate) const KEYS: &[Key] = &[
     key("executor.queue.enable_metrics", Kind::Switch),
     seconds("executor.lease.ttl_seconds", 3, 3600),
     integer("executor.batch.max_items", 1, 100_000, "items"),
+    integer("executor.lanes.max_ahead", 0, 4_096, "executions"),
     seconds("executor.reconcile.interval_seconds", 1, 3600),
     integer("executor.intake.prefetch", 1, 65_535, "messages"),
     integer("completion_listener.prefetch", 1, 65_535, "messages"),

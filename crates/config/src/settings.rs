@@ -157,6 +157,8 @@ pub struct ExecutorSettings {
     pub lease: LeaseSettings,
     /// The group commit.
     pub batch: BatchSettings,
+    /// What is granted ahead of its slot.
+    pub lanes: LaneSettings,
     /// The periodic pass that mends what a lost event left behind.
     pub reconcile: ReconcileSettings,
     /// Taking commands from the broker.
@@ -213,6 +215,14 @@ impl LeaseSettings {
 pub struct BatchSettings {
     /// Commands and completions of one commit, at most.
     pub max_items: usize,
+}
+
+/// What is granted ahead of its slot.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct LaneSettings {
+    /// Executions of one action that a worker is granted ahead of their slots, at most.
+    pub max_ahead: usize,
 }
 
 /// The periodic pass that mends what a lost event left behind.

@@ -19,6 +19,10 @@ pub enum Bug {
     ReturnOnce,
     /// An owner does not compare when something was lost.
     NoSync,
+    /// A slot is given past those who stand ahead of one.
+    PastTheLine,
+    /// Who stands ahead of a slot is told before whoever was granted before it.
+    ToldAhead,
     /// Commands are acknowledged before they are stored.
     AckFirst,
     /// A database call is dropped in the middle.
@@ -89,13 +93,15 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 39] = [
+    pub const ALL: [Self; 41] = [
         Self::AnySection,
         Self::BesideReturned,
         Self::EntryForgotten,
         Self::OldSection,
         Self::ReturnOnce,
         Self::NoSync,
+        Self::PastTheLine,
+        Self::ToldAhead,
         Self::AckFirst,
         Self::CancelDb,
         Self::ClockStaysAhead,
@@ -140,6 +146,8 @@ impl Bug {
             Self::OldSection => "old-section",
             Self::ReturnOnce => "return-once",
             Self::NoSync => "no-sync",
+            Self::PastTheLine => "past-the-line",
+            Self::ToldAhead => "told-ahead",
             Self::AckFirst => "ack-first",
             Self::CancelDb => "cancel-db",
             Self::ClockStaysAhead => "clock-stays-ahead",

@@ -439,6 +439,7 @@ pub(crate) fn section(worker: WorkerId, section: Section<Dispatch>) -> v2::Secti
         settled: keys(section.settled),
         cancel: keys(section.cancel),
         grants: section.grants.into_iter().map(grant).collect(),
+        recall: section.recall,
     }
 }
 
@@ -454,6 +455,7 @@ fn grant(dispatch: Dispatch) -> v2::Grant {
         run: spec.run.clone(),
         timeout_seconds: body.timeout_seconds.unwrap_or(spec.timeout_seconds),
         env: spec.env.clone(),
+        slots: grantee.slots,
     }
 }
 

@@ -5,8 +5,8 @@ use attune_core::{EndCode, Epoch, ExecutionId, Moved, OrderRule, PartitionId};
 use attune_executor::policy::QuotaClaim;
 use attune_executor::{Decided, Fact};
 use attune_record::{
-    Gone, GoneBy, GroupedExecution, MovedExecution, Operated, PolicyInForce, QuotaInForce,
-    RateInForce, Record, Recorder, Retried, now_ns,
+    Gone, GoneBy, GroupedExecution, HandedOn, MovedExecution, OfEpoch, Operated, PolicyInForce,
+    QuotaInForce, RateInForce, Record, Recorder, Retried, now_ns,
 };
 
 /// Records what is a fact, if anybody wants to check it.
@@ -69,16 +69,16 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
         Fact::Line { .. } | Fact::Paused { .. } | Fact::Refused { .. } | Fact::Asked { .. } => {
             return None;
         }
-        Fact::Lost => Record::Lost {
+        Fact::Lost => Record::Lost(OfEpoch {
             partition,
             epoch,
             t_ns,
-        },
-        Fact::Fenced => Record::Fenced {
+        }),
+        Fact::Fenced => Record::Fenced(OfEpoch {
             partition,
             epoch,
             t_ns,
-        },
+        }),
         Fact::Policies { set_version } => Record::Policy(PolicyInForce {
             partition,
             set_version: *set_version,
@@ -101,7 +101,9 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
             action_id,
             attempt,
             kept_until,
+            ahead,
         } => Record::Held {
+            ahead: *ahead,
             execution_id: *execution_id,
             action_id: *action_id,
             attempt: *attempt,
@@ -146,6 +148,18 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
             round,
             t_ns,
         }),
+        Fact::HandedOn {
+            execution_id,
+            action_id,
+            attempt,
+        } => Record::HandedOn(HandedOn {
+            execution_id: *execution_id,
+            action_id: *action_id,
+            attempt: *attempt,
+            epoch,
+            round,
+            t_ns,
+        }),
         Fact::Granted {
             execution_id,
             action_id,
@@ -160,8 +174,10 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
             weights,
             at,
             worker,
+            ahead,
         } => Record::Granted {
             worker: Some(*worker),
+            ahead: *ahead,
             execution_id: *execution_id,
             action_id: *action_id,
             attempt: *attempt,

@@ -56,6 +56,8 @@ pub struct ExecutorOptions {
     pub queue: QueueConfig,
     /// How many items one round takes at most.
     pub batch_max_items: usize,
+    /// How many executions of an action are granted to a worker ahead of their slots at most; 0 where none are.
+    pub lane_length: usize,
     /// How many messages of one topic may be delivered and not yet settled.
     pub prefetch: u16,
     /// How often memory and store are compared.
@@ -295,6 +297,7 @@ fn owner_options(options: &ExecutorOptions, id: OwnerId) -> OwnerOptions {
         cluster: ClusterBounds {
             partitions: options.partitions,
             max_message_bytes: options.max_message_bytes,
+            lane_length: options.lane_length,
         },
         queue: options.queue,
         lease_ttl: span(options.lease_ttl),

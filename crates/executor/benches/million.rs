@@ -131,6 +131,7 @@ fn partition(actions: u32, limit: Option<u32>, not_before: Option<i64>) -> Parti
     let cluster = ClusterBounds {
         partitions: 1,
         max_message_bytes: 1 << 20,
+        lane_length: 0,
     };
     let queues = ExecutionQueueManager::new(config);
     let mut partition = Partition::new(PARTITION, Epoch(1), cluster, queues, roster());

@@ -30,7 +30,7 @@ use crate::counters::Counter;
 use crate::notice::Notice;
 use crate::partition::Effect;
 use crate::policy::key_in;
-use crate::queue::{ActionQueue, Granted, Millis};
+use crate::queue::{ActionQueue, Granted, Holder, Millis};
 use crate::stored::{Audit, StoredSlot};
 
 /// How often a violation of one kind is written into the audit log, per action.
@@ -130,36 +130,10 @@ impl Detector {
         let Some(holder) = queue.holder(id) else {
             return;
         };
-        let (seq, limit) = (id.seq(), action.spec.policy.concurrency.limit);
+        let seq = id.seq();
+        let mut found = over_limits(action, queue, &holder);
         let seen = self.actions.entry(action.id).or_default();
-        let mut found = Vec::new();
-
         let is_grouped = queue.limits().demands().is_some();
-        let (used, used_of_group) = match is_grouped {
-            false => (queue.active_count() as u64, 0),
-            true => queue.used(&holder),
-        };
-        let alone = u64::from(holder.share.cost);
-        let group_limit = action.spec.policy.concurrency.group_limit;
-        for (used, limit, whose) in [
-            (used, limit, "the limit"),
-            (used_of_group, group_limit, "the limit of their group"),
-        ] {
-            let Some(limit) = limit.filter(|limit| used > u64::from(*limit) && used > alone) else {
-                continue;
-            };
-            let holders = queue.holders().map(|(id, _)| id).take(20).collect();
-            let words = if is_grouped {
-                format!("those that hold a slot take {used} after a grant, and {whose} is {limit}")
-            } else {
-                format!("{used} hold a slot after a grant, and {whose} is {limit}")
-            };
-            found.push(Found {
-                broken: Broken::Limit,
-                words,
-                executions: holders,
-            });
-        }
         let order = |words: String, other: Option<ExecutionId>| {
             let executions = std::iter::once(id).chain(other).collect();
             Found {
@@ -206,6 +180,23 @@ impl Detector {
         }
         for found in found {
             self.report(now, action, found, granted.attempt, &queue.stats(), out);
+        }
+    }
+
+    /// Looks at a queue that has just handed a slot on. That it was granted in order was looked at when it was.
+    pub(crate) fn handed_on(
+        &mut self,
+        now: Millis,
+        action: &Action,
+        queue: &ActionQueue,
+        id: ExecutionId,
+        out: &mut Vec<Effect>,
+    ) {
+        let Some(holder) = queue.holder(id) else {
+            return;
+        };
+        for found in over_limits(action, queue, &holder) {
+            self.report(now, action, found, holder.attempt, &queue.stats(), out);
         }
     }
 
@@ -312,6 +303,40 @@ impl Detector {
             out.push(Effect::Audit(Audit::Violation(violation)));
         }
     }
+}
+
+/// Which limits those that hold a slot take too much of, one of whom has just been given it.
+fn over_limits(action: &Action, queue: &ActionQueue, holder: &Holder) -> Vec<Found> {
+    let mut found = Vec::new();
+    let is_grouped = queue.limits().demands().is_some();
+    let limit = action.spec.policy.concurrency.limit;
+    let (used, used_of_group) = match is_grouped {
+        false => (queue.active_count() as u64, 0),
+        true => queue.used(holder),
+    };
+    let alone = u64::from(holder.share.cost);
+    let group_limit = action.spec.policy.concurrency.group_limit;
+    for (used, limit, whose) in [
+        (used, limit, "the limit"),
+        (used_of_group, group_limit, "the limit of their group"),
+    ] {
+        let Some(limit) = limit.filter(|limit| used > u64::from(*limit) && used > alone) else {
+            continue;
+        };
+        let holders = queue.holders().filter(|(_, holder)| !holder.ahead);
+        let holders = holders.map(|(id, _)| id).take(20).collect();
+        let words = if is_grouped {
+            format!("those that hold a slot take {used} after a grant, and {whose} is {limit}")
+        } else {
+            format!("{used} hold a slot after a grant, and {whose} is {limit}")
+        };
+        found.push(Found {
+            broken: Broken::Limit,
+            words,
+            executions: holders,
+        });
+    }
+    found
 }
 
 /// When an execution started, on the clock of this process.

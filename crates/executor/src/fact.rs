@@ -42,6 +42,8 @@ pub enum Fact {
         attempt: Attempt,
         /// Until when it keeps it without running, if its try has ended and it does.
         kept_until: Option<Millis>,
+        /// Whether it stands ahead of a slot, and holds none yet.
+        ahead: bool,
     },
     /// An execution was accepted, or recorded as rejected.
     Accepted {
@@ -93,7 +95,7 @@ pub enum Fact {
         /// Who takes its place, if that is why: it is accepted next.
         newcomer: Option<ExecutionId>,
     },
-    /// An execution was given a slot.
+    /// An execution was granted to a worker: it was given a slot, or stands ahead of one.
     Granted {
         /// Which execution.
         execution_id: ExecutionId,
@@ -121,6 +123,18 @@ pub enum Fact {
         at: Millis,
         /// Which life of a worker may run it.
         worker: WorkerId,
+        /// Whether it was granted ahead of its slot, to a worker that has all of its action: it begins when another
+        /// one has ended there.
+        ahead: bool,
+    },
+    /// An execution that was granted ahead of its slot has it from now on.
+    HandedOn {
+        /// Which execution.
+        execution_id: ExecutionId,
+        /// Its action.
+        action_id: ActionId,
+        /// The attempt that holds it.
+        attempt: Attempt,
     },
     /// An execution ended.
     Ended {

@@ -30,6 +30,8 @@ use crate::stored::{Audit, Batch, Change, End, NewExecution, PutBack};
 pub struct Tell {
     /// Executions that may run.
     pub dispatches: Vec<Grantee>,
+    /// The actions of which workers are to give everything back that waits.
+    pub recalls: Vec<(WorkerId, ActionId)>,
     /// Runs to be ended, and at which worker.
     pub cancels: Vec<(WorkerId, Key)>,
     /// What became of grants is written down, for their workers.
@@ -379,6 +381,7 @@ impl PartitionDraft {
             Effect::End(end) => self.end(end),
             Effect::Dispatch(dispatch) => self.tell.dispatches.push(dispatch),
             Effect::CancelRun { worker, grant } => self.tell.cancels.push((worker, grant)),
+            Effect::Recall { worker, action_id } => self.tell.recalls.push((worker, action_id)),
             Effect::Settled { worker, grant } => self.tell.settled.push((worker, grant)),
             Effect::Answer { reply_to, answer } => self.tell.answers.push((reply_to, answer)),
             Effect::DeadLetter(letter) => self.dead_letter(letter),
@@ -413,21 +416,25 @@ impl PartitionDraft {
 
     fn change(&mut self, change: Change) {
         if let Some(index) = self.inserted.get(&change.id) {
-            // Only a grant can follow an acceptance in the same round, and the wish that it ends: of
-            // somebody who guesses the id, or because another one takes its place.
+            // Only grants can follow an acceptance in the same round, ahead of a slot and with one, and the
+            // wish that it ends: of somebody who guesses the id, or because another one takes its place.
             let new = &mut self.inserts[*index];
             new.cancel_requested |= change.cancel_requested;
             if let Some(transition) = change.transition {
                 new.status = transition.to();
                 new.attempt = change.attempt;
-                new.grant_no = change.grant_no;
+                new.grant_no = change.grant_no.or(new.grant_no);
                 new.worker = change.worker;
+            } else if change.grants_ahead() {
+                (new.attempt, new.worker) = (change.attempt, change.worker);
+                new.grant_no = change.grant_no;
             }
             return;
         }
         match self.changes.get_mut(&change.id) {
             Some(earlier) => {
-                let changes_holder = change.transition.is_some() || change.put_back.is_some();
+                let is_other = change.transition.is_some() || change.put_back.is_some();
+                let changes_holder = is_other || change.worker.is_some();
                 earlier.transition = change.transition.or(earlier.transition);
                 earlier.attempt = change.attempt;
                 earlier.grant_no = change.grant_no.or(earlier.grant_no);

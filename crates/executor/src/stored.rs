@@ -10,6 +10,10 @@ use attune_core::{
     RawValue, RequestId, Status, Submission, WorkerId,
 };
 
+mod leases;
+
+pub use leases::{ObservedLease, StoredExecutor, StoredLease, WorkerEnd};
+
 use crate::partition::Letter;
 use crate::queue::Millis;
 
@@ -58,7 +62,7 @@ pub struct NewExecution {
     pub demand: Option<Box<Demand>>,
     /// Whether it shall be ended already: a later one of its round takes its place.
     pub cancel_requested: bool,
-    /// Which life of a worker may run it, when it holds a slot.
+    /// Which life of a worker may run it, when it holds a slot or stands ahead of one.
     pub worker: Option<WorkerId>,
 }
 
@@ -117,19 +121,25 @@ pub struct Change {
     pub transition: Option<Transition>,
     /// Its attempt from now on.
     pub attempt: Attempt,
-    /// The number of its grant, if it is given a slot.
+    /// The number of its grant, if it is granted to a worker; whoever stood ahead of its slot keeps its number.
     pub grant_no: Option<i64>,
     /// Whether it shall be ended.
     pub cancel_requested: bool,
     /// What else is written of an execution that is put back.
     pub put_back: Option<Box<PutBack>>,
-    /// Which life of a worker may run it, if it is given a slot.
+    /// Which life of a worker may run it, if it is given a slot, or granted ahead of one: then it goes on waiting.
     pub worker: Option<WorkerId>,
     /// Since when it runs, where its worker has said so.
     pub started: Option<Millis>,
 }
 
 impl Change {
+    /// Whether it grants ahead of a slot.
+    pub fn grants_ahead(&self) -> bool {
+        let waits = |transition: Transition| transition.to() == Status::Queued;
+        self.worker.is_some() && self.transition.is_none_or(waits)
+    }
+
     /// A change of nothing yet.
     pub(crate) fn of(id: ExecutionId, attempt: Attempt) -> Self {
         Self {
@@ -375,8 +385,15 @@ pub struct StoredExecution {
     pub front: bool,
     /// What it demands of the limits of its action, by the rule of the time when it was accepted.
     pub demand: Option<Demand>,
-    /// Which life of a worker may run it, if it holds a slot.
+    /// Which life of a worker may run it, if it holds a slot or stands ahead of one.
     pub worker: Option<WorkerId>,
+}
+
+impl StoredExecution {
+    /// Whether it is granted to a worker: it holds a slot, or stands ahead of one.
+    pub(crate) fn is_granted(&self) -> bool {
+        self.status.holds_slot() || self.worker.is_some()
+    }
 }
 
 /// What an execution says by which it can be grouped.
@@ -419,7 +436,7 @@ pub struct LoadedTo {
     pub id: ExecutionId,
 }
 
-/// An execution that holds a slot, as it is stored; times in milliseconds since 1970.
+/// An execution that is granted to a worker, as it is stored; times in milliseconds since 1970.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredSlot {
     /// Its id.
@@ -434,7 +451,7 @@ pub struct StoredSlot {
     pub attempt: Attempt,
     /// How many grants of its execution never began.
     pub unbegun: u16,
-    /// `Requested` or `Running`.
+    /// `Requested` or `Running`, or `Queued` where it stands ahead of a slot.
     pub status: Status,
     /// Who runs it.
     pub worker: Option<WorkerId>,
@@ -474,75 +491,4 @@ impl StoredSlot {
             worker: self.worker,
         }
     }
-}
-
-/// The lease of a partition, as it is stored. Whether it holds is not: a watcher sees that.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StoredLease {
-    /// Which partition.
-    pub partition: PartitionId,
-    /// Who took it and has not given it up.
-    pub holder: Option<OwnerId>,
-    /// Rises with every change of hands.
-    pub epoch: Epoch,
-    /// Rises with every renewal and every change of hands.
-    pub renewals: i64,
-    /// For how long it was renewed last, in milliseconds.
-    pub ttl: Millis,
-    /// Who is to have it next.
-    pub wanted_owner: Option<OwnerId>,
-}
-
-impl StoredLease {
-    /// What shows that it has moved.
-    pub(crate) fn observed(&self) -> ObservedLease {
-        ObservedLease {
-            partition: self.partition,
-            epoch: self.epoch,
-            renewals: self.renewals,
-        }
-    }
-}
-
-/// A lease as it stood when somebody looked: it is taken only if it still stands so.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ObservedLease {
-    /// Which partition.
-    pub partition: PartitionId,
-    /// [`StoredLease::epoch`].
-    pub epoch: Epoch,
-    /// [`StoredLease::renewals`].
-    pub renewals: i64,
-}
-
-/// Another owner, as the list of those who are there shows it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct StoredExecutor {
-    /// Which one.
-    pub executor: OwnerId,
-    /// Rises with every renewal.
-    pub renewals: i64,
-    /// Whether it is there by the store's clock.
-    pub live: bool,
-    /// Whether it says that it cannot reach the bus.
-    pub cut_off: bool,
-}
-
-/// The lease of a worker, as it is stored.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WorkerEnd {
-    /// Which worker.
-    pub worker: WorkerId,
-    /// The pool it serves.
-    pub pool: String,
-    /// How many executions it runs at once.
-    pub slots: u32,
-    /// Rises with every renewal.
-    pub renewals: i64,
-    /// For how long it was renewed last, in milliseconds.
-    pub ttl: Millis,
-    /// Whether it was ended.
-    pub ended: bool,
-    /// Whether it takes nothing more, because it is about to stop.
-    pub draining: bool,
 }

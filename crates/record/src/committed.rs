@@ -17,6 +17,7 @@ impl Record {
             | Self::Limit { round, t_ns, .. }
             | Self::Totals { round, t_ns, .. } => (*round, *t_ns) = (number, now_ns),
             Self::Grouped(one) => (one.round, one.t_ns) = (number, now_ns),
+            Self::HandedOn(one) => (one.round, one.t_ns) = (number, now_ns),
             Self::Moved(one) => (one.round, one.t_ns) = (number, now_ns),
             Self::Policy(one) => (one.round, one.t_ns) = (number, now_ns),
             Self::Operated(page) => (page.round, page.t_ns) = (number, now_ns),

@@ -4,6 +4,7 @@ use super::*;
 
 fn granted(worker: Option<WorkerId>) -> Record {
     Record::Granted {
+        ahead: false,
         execution_id: EXECUTION,
         action_id: ACTION,
         attempt: ATTEMPT,

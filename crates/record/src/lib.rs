@@ -23,8 +23,8 @@ pub use document::{PolicyChange, PolicyInForce};
 pub use now::now_ns;
 pub use operation::{MovedExecution, Operated, OperationAsked, OperationTold};
 pub use phase::{
-    FaultPhase, Gone, GoneBy, GroupedExecution, ProcessPhase, QuotaInForce, RateInForce, Retried,
-    TimeBounds,
+    FaultPhase, Gone, GoneBy, GroupedExecution, HandedOn, OfEpoch, ProcessPhase, QuotaInForce,
+    RateInForce, Retried, TimeBounds,
 };
 pub use read::{ReadError, Records, read_dir};
 pub use record::Record;

@@ -2,7 +2,9 @@
 //! an execution demands from then on, and what is in force.
 
 use attune_core::policy::TryEnd;
-use attune_core::{ActionId, Demand, Epoch, ExecutionId, GroupKey, OrderRule};
+use attune_core::{
+    ActionId, Attempt, Demand, Epoch, ExecutionId, GroupKey, OrderRule, PartitionId,
+};
 use serde::{Deserialize, Serialize};
 
 /// Where a role of a process stands.
@@ -99,6 +101,35 @@ pub struct Gone {
     pub newcomer: ExecutionId,
     /// By what the executions of the action stood in line then.
     pub order: OrderRule,
+}
+
+/// Something that happens to a partition as its owner has it in an epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OfEpoch {
+    /// Which partition.
+    pub partition: PartitionId,
+    /// In which epoch of it.
+    pub epoch: Epoch,
+    /// When.
+    pub t_ns: i64,
+}
+
+/// An execution that has the slot ahead of which it was granted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HandedOn {
+    /// Which execution.
+    pub execution_id: ExecutionId,
+    /// Its action.
+    pub action_id: ActionId,
+    /// The attempt that holds it.
+    pub attempt: Attempt,
+    /// The epoch of its owner.
+    pub epoch: Epoch,
+    /// The round, counted by the owner.
+    #[serde(default)]
+    pub round: u64,
+    /// When.
+    pub t_ns: i64,
 }
 
 /// An execution that demands something else from then on.

@@ -10,8 +10,8 @@ use uuid::Uuid;
 use crate::document::{PolicyChange, PolicyInForce};
 use crate::operation::{MovedExecution, Operated, OperationAsked, OperationTold};
 use crate::phase::{
-    FaultPhase, Gone, GroupedExecution, ProcessPhase, QuotaInForce, RateInForce, Retried,
-    TimeBounds,
+    FaultPhase, Gone, GroupedExecution, HandedOn, OfEpoch, ProcessPhase, QuotaInForce, RateInForce,
+    Retried, TimeBounds,
 };
 
 /// One thing that happened; `t_ns` is [`now_ns`](crate::now_ns) at that moment. On disk it is one JSON object
@@ -188,23 +188,9 @@ pub enum Record {
         t_ns: i64,
     },
     /// An owner forgets a partition.
-    Lost {
-        /// Which partition.
-        partition: PartitionId,
-        /// The epoch in which it owned it.
-        epoch: Epoch,
-        /// When.
-        t_ns: i64,
-    },
+    Lost(OfEpoch),
     /// A commit of this owner was refused: the partition has another owner by now.
-    Fenced {
-        /// Which partition.
-        partition: PartitionId,
-        /// The epoch in which the commit was tried.
-        epoch: Epoch,
-        /// When.
-        t_ns: i64,
-    },
+    Fenced(OfEpoch),
     /// An execution is durably accepted.
     Accepted {
         /// Which execution.
@@ -258,6 +244,9 @@ pub enum Record {
         /// Until when it only keeps its slot, by the owner's time, in milliseconds since 1970.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         kept_until: Option<i64>,
+        /// Whether it stands ahead of a slot, and holds none yet.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        ahead: bool,
         /// The epoch of its owner.
         epoch: Epoch,
         /// The round, counted by the owner.
@@ -266,7 +255,9 @@ pub enum Record {
         /// When.
         t_ns: i64,
     },
-    /// An execution was given a slot.
+    /// An execution that was granted ahead of its slot has it from now on.
+    HandedOn(HandedOn),
+    /// An execution was granted to a worker: it was given a slot, or stands ahead of one.
     Granted {
         /// Which execution.
         execution_id: ExecutionId,
@@ -302,6 +293,9 @@ pub enum Record {
         /// The life of a worker that may begin the attempt, and nobody else; absent where it names nobody.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         worker: Option<WorkerId>,
+        /// Whether it was granted ahead of its slot.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        ahead: bool,
         /// The epoch of its owner.
         epoch: Epoch,
         /// The round, counted by the owner.

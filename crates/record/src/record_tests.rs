@@ -174,19 +174,19 @@ fn the_form_of_ownership_is_fixed() {
         r#"{"kind":"acquired","partition":3,"epoch":4,"pid":9,"t_ns":1}"#,
     );
     check(
-        &Record::Lost {
+        &Record::Lost(OfEpoch {
             partition,
             epoch,
             t_ns,
-        },
+        }),
         r#"{"kind":"lost","partition":3,"epoch":4,"t_ns":1}"#,
     );
     check(
-        &Record::Fenced {
+        &Record::Fenced(OfEpoch {
             partition,
             epoch,
             t_ns,
-        },
+        }),
         r#"{"kind":"fenced","partition":3,"epoch":4,"t_ns":1}"#,
     );
 }
@@ -218,6 +218,7 @@ fn the_form_of_decisions_is_fixed() {
         r#"{"kind":"accepted","execution_id":300,"action_id":7,"priority":"low","request_id":"NIL","status":"queued","delayed":true,"at":1700000000000,"epoch":4,"round":8,"t_ns":9}"#,
     );
     let granted = |limit, order| Record::Granted {
+        ahead: false,
         at: None,
         execution_id,
         action_id,
@@ -267,6 +268,7 @@ fn the_form_of_decisions_is_fixed() {
         r#"{"kind":"ended","execution_id":300,"action_id":7,"attempt":2,"status":"succeeded","epoch":4,"round":8,"t_ns":9}"#,
     );
     let held = |kept_until| Record::Held {
+        ahead: false,
         execution_id,
         action_id,
         attempt,

@@ -212,6 +212,8 @@ impl Report {
             "takeovers": seen.takeovers,
             "fence_rejections": seen.fence_rejections,
             "duplicates_dropped": seen.duplicates_dropped,
+            "ahead": seen.ahead,
+            "returns": seen.returns,
             "revokes": seen.revokes,
             "retries": seen.retries,
             "events": seen.events,

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use attune_core::{ActionId, Epoch, PartitionId, Promise, Status};
+use attune_core::{ActionId, Attempt, Epoch, PartitionId, Promise, Status};
 
 use crate::groups::Words;
 use crate::oracle::Violation;
@@ -108,11 +108,14 @@ impl World {
         ))
     }
 
-    /// What is stored of those that wait: no slot, no worker, no time until which a slot is kept.
+    /// What is stored of those that wait: no slot, no time until which a slot is kept, and a worker where they are
+    /// granted ahead of their slots, in an attempt of their own.
     pub(crate) fn judge_waiting(&mut self) {
         let rows = self.store.active.iter();
         let mut rows = rows.filter(|(_, row)| row.status == Status::Queued);
-        let holding = rows.find(|(_, row)| row.kept_until.is_some() || row.worker.is_some());
+        let holding = rows.find(|(_, row)| {
+            row.kept_until.is_some() || (row.worker.is_some() && row.attempt == Attempt(0))
+        });
         let Some((id, row)) = holding else { return };
         let words = format!(
             "{id} waits and holds something: worker {:?}, kept until {:?}",

@@ -9,6 +9,7 @@ use attune_core::{
 };
 use attune_executor::Fact;
 use attune_executor::round::Commit;
+use attune_executor::stored::Change;
 
 use crate::bus::Body;
 use crate::groups::Words;
@@ -35,7 +36,15 @@ fn is_meant(store: &Store, operation: &Operation, id: ExecutionId, row: &Row) ->
     let action = store.actions.iter().find(|action| action.id == row.action);
     let name = action.map_or("", |action| action.spec.action_ref.as_str());
     let (user, label) = Words::of(row.request).said();
-    let is_there = row.status == Status::Queued || operation.kind.includes_running();
+    // Who stands ahead of a slot is its worker's, as who holds one: it is not moved any more, and ended where those
+    // who wait are.
+    let is_ahead = row.status == Status::Queued && row.worker.is_some();
+    let ends = matches!(
+        operation.kind,
+        OperationKind::Clear | OperationKind::Cancel { .. }
+    );
+    let waits = row.status == Status::Queued && (ends || !is_ahead);
+    let is_there = waits || operation.kind.includes_running();
     is_there
         && filter.action.as_ref().is_none_or(|it| it.as_str() == name)
         && filter
@@ -136,7 +145,7 @@ impl Operations {
     /// Those that were granted a slot, have ended or stand elsewhere are meant no longer.
     fn forget_gone(&mut self, store: &Store, commit: &Commit) {
         let batch = &commit.batch;
-        let granted = batch.changes.iter().filter(|it| it.grant_no.is_some());
+        let granted = batch.changes.iter().filter(|it| it.worker.is_some());
         let gone = granted.map(|change| change.id);
         let gone = gone.chain(batch.moves.iter().map(|moved| moved.id));
         let gone: BTreeSet<ExecutionId> = gone.collect();
@@ -199,7 +208,10 @@ impl Part {
             if !row.is_some_and(|row| is_meant(store, operation, *id, row)) {
                 return Some(format!("{id} is not meant, or did not wait: {row:?}"));
             }
-            if !is_done(operation, commit, *id) {
+            let granted = |it: &Change| it.id == *id && it.worker.is_some();
+            let is_granted = commit.batch.changes.iter().any(granted);
+            let is_ahead = is_granted || row.is_some_and(|row| row.worker.is_some());
+            if !is_done(operation, commit, *id, is_ahead) {
                 return Some(format!("it says that it was done to {id}, and it was not"));
             }
         }
@@ -216,7 +228,7 @@ impl Part {
 }
 
 /// Whether a commit does to an execution what an operation says.
-fn is_done(operation: &Operation, commit: &Commit, id: ExecutionId) -> bool {
+fn is_done(operation: &Operation, commit: &Commit, id: ExecutionId, is_ahead: bool) -> bool {
     let batch = &commit.batch;
     let mut ends = batch.ends.iter();
     let ended = ends.any(|end| end.id == id && end.outcome.status == Status::Cancelled);
@@ -226,7 +238,7 @@ fn is_done(operation: &Operation, commit: &Commit, id: ExecutionId) -> bool {
     // One that expires in the same round has no place any more.
     let is_gone = batch.ends.iter().any(|end| end.id == id);
     match operation.kind {
-        OperationKind::Clear => ended,
+        OperationKind::Clear => ended || (is_ahead && (asked || is_gone)),
         OperationKind::Cancel { .. } => ended || asked || is_gone,
         OperationKind::Reprioritise { priority } => {
             is_gone || moves.any(|it| it.id == id && it.priority == priority && !it.front)

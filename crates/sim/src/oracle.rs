@@ -1,5 +1,7 @@
 //! Judges a run from outside: what is stored, what is told, what physically runs.
 
+mod stored;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use attune_core::{
@@ -11,7 +13,7 @@ use attune_executor::stored::Batch;
 use crate::bus::is_call;
 use crate::plan::Time;
 use crate::said::Said;
-use crate::shadow::{Shadow, longest_wait};
+use crate::shadow::Shadow;
 use crate::store::{Odd, Store};
 use crate::world::WALL;
 
@@ -348,10 +350,11 @@ impl Oracle {
             self.judge_stored(now, store, *partition, shadow);
             self.judge_totals(now, store, shadow);
         }
+        self.granted_ahead(store, batch, shadows);
         let updates = batch
             .changes
             .iter()
-            .filter(|change| change.grant_no.is_some());
+            .filter(|change| change.worker.is_some() && !change.grants_ahead());
         let inserts = batch
             .inserts
             .iter()
@@ -377,7 +380,7 @@ impl Oracle {
                 self.granted.insert(key, limit);
                 continue;
             }
-            self.granted.insert(key, limit);
+            self.note_granted(key, limit);
             let rows = store.active.values();
             let held = rows
                 .filter(|other| other.action == row.action && other.status.holds_slot())
@@ -391,73 +394,33 @@ impl Oracle {
         }
     }
 
-    /// Whatever its owner takes for the time: who has expired has waited for as long, give or take
-    /// what an owner may be wrong by.
-    fn judge_expired(
+    /// Under which limit an attempt was granted: whoever stood ahead of its slot may begin under that of then.
+    fn note_granted(&mut self, key: Key, limit: Option<u32>) {
+        let most = |one: Option<u32>, other: Option<u32>| Some(one?.max(other?));
+        let known = self.granted.entry(key).or_insert(limit);
+        *known = most(*known, limit);
+    }
+
+    /// A batch grants ahead of slots.
+    fn granted_ahead(
         &mut self,
-        now: Time,
+        store: &Store,
         batch: &Batch,
         shadows: &BTreeMap<PartitionId, &Shadow>,
     ) {
-        for end in &batch.ends {
-            if end.outcome.status != Status::Expired {
+        let changed = batch.changes.iter().filter(|change| change.grants_ahead());
+        let changed = changed.map(|change| (change.id, change.attempt));
+        let new = batch.inserts.iter().filter(|new| new.worker.is_some());
+        let new = new.map(|new| (new.id, new.attempt));
+        for key in changed.chain(new) {
+            let Some(row) = store.active.get(&key.0) else {
                 continue;
-            }
-            let waited = self.waits_since.get(&end.id).map(|since| now - since);
-            // Timeouts are an action's, and the shortest that could be meant is enough here.
-            let shadow = shadows.get(&end.id.partition());
-            let bounds = shadow.map(|shadow| shadow.bounds.values());
-            let least = bounds.and_then(|bounds| bounds.map(longest_wait).min());
-            if let (Some(waited), Some(least)) = (waited, least)
-                && waited + WRONG_BY < least
-            {
-                let words = format!("{} expires after {waited} ms of {least}", end.id);
-                self.say(now, Rule::Expiry, words);
-            }
-        }
-    }
-
-    /// What is stored is what was decided, but for claims.
-    fn judge_stored(&mut self, now: Time, store: &Store, partition: PartitionId, shadow: &Shadow) {
-        let mine = store
-            .active
-            .iter()
-            .filter(|(id, _)| id.partition() == partition);
-        let stored = mine.map(|(id, row)| {
-            let standing = (row.priority, row.front);
-            (*id, row.status.holds_slot(), row.attempt, standing)
-        });
-        let decided = shadow
-            .rows
-            .iter()
-            .map(|(id, seen)| (*id, seen.holds, seen.attempt, (seen.priority, seen.front)));
-        if !stored.clone().eq(decided.clone()) {
-            let stored: BTreeSet<_> = stored.collect();
-            let decided: BTreeSet<_> = decided.collect();
-            let words = format!(
-                "stored only: {:?}; decided only: {:?}",
-                stored.difference(&decided).collect::<Vec<_>>(),
-                decided.difference(&stored).collect::<Vec<_>>(),
-            );
-            self.say(now, Rule::Stored, words);
-        }
-    }
-
-    fn judge_totals(&mut self, now: Time, store: &Store, shadow: &Shadow) {
-        for action in shadow.bounds.keys() {
-            let totals = store.totals.get(action).copied().unwrap_or_default();
-            let QueueTotals {
-                enqueued,
-                completed,
-                cancelled,
-                expired,
-            } = totals;
-            let rows = store.active.values();
-            let there = rows.filter(|row| row.action == *action).count() as u64;
-            if enqueued != completed + cancelled + expired + there {
-                let words = format!("action {action}: {totals:?} and {there} there");
-                self.say(now, Promise::I7, words);
-            }
+            };
+            self.granted_to
+                .extend(row.worker.map(|worker| (key, worker)));
+            let shadow = shadows.get(&key.0.partition());
+            let limit = shadow.and_then(|shadow| shadow.limit(row.action));
+            self.note_granted(key, limit);
         }
     }
 

@@ -175,6 +175,7 @@ fn machine(id: OwnerId, plan: &Plan) -> Machine {
         cluster: ClusterBounds {
             partitions: plan.partitions,
             max_message_bytes: 1 << 20,
+            lane_length: plan.lane_length,
         },
         queue: QueueConfig {
             max_queue_length: MAX_QUEUE_LENGTH,

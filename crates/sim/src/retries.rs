@@ -16,8 +16,10 @@ pub(crate) struct Retries {
     rules: BTreeMap<ActionId, RetryRule>,
     /// Whom somebody has asked to end.
     cancelled: BTreeSet<ExecutionId>,
-    /// Attempts that are said to have never begun.
+    /// Attempts that are said to have never begun, or count so.
     unbegun: BTreeSet<Key>,
+    /// Attempts that were granted ahead of their slots: nobody may know whether they had begun.
+    ahead: BTreeSet<Key>,
 }
 
 impl Retries {
@@ -37,6 +39,24 @@ impl Retries {
     /// Notes which attempts owners count as never begun.
     pub(crate) fn note(&mut self, facts: &[Fact]) {
         for fact in facts {
+            match fact {
+                Fact::Granted {
+                    execution_id,
+                    attempt,
+                    ahead: true,
+                    ..
+                } => {
+                    self.ahead.insert((*execution_id, *attempt));
+                }
+                Fact::Revoked {
+                    execution_id,
+                    attempt,
+                    ..
+                } if self.ahead.contains(&(*execution_id, *attempt)) => {
+                    self.unbegun.insert((*execution_id, *attempt));
+                }
+                _ => {}
+            }
             if let Fact::Revoked {
                 execution_id,
                 attempt,

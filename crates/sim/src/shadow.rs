@@ -3,7 +3,9 @@
 //! The core sorts, indexes and caches; this does not. It is built from the same rows, told the
 //! same events, and looks through everything each time.
 
+mod ahead;
 mod arriving;
+mod granting;
 mod idle;
 mod keeping;
 mod settling;
@@ -13,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use attune_core::{
     ActionId, Attempt, Demand, EndCode, ExecutionId, GroupKey, Hold, OrderRule, Priority, Promise,
-    Status,
+    Status, WorkerId,
 };
 use attune_executor::Fact;
 use attune_executor::policy::QueueLimits;
@@ -37,6 +39,12 @@ pub(crate) struct Seen {
     /// Whether it goes before all others of its action.
     pub(crate) front: bool,
     pub(crate) holds: bool,
+    /// Whether it is granted to a worker ahead of its slot.
+    pub(crate) ahead: bool,
+    /// The number of that grant, where this owner made it.
+    line: u64,
+    /// To which life of a worker it is granted.
+    worker: Option<WorkerId>,
     pub(crate) attempt: Attempt,
     not_before: Option<Millis>,
     /// Since when it waits for a slot.
@@ -88,6 +96,8 @@ pub(crate) struct Shadow {
     pub(crate) closed: BTreeSet<ActionId>,
     /// How the queues are held that are or were.
     pub(crate) holds: BTreeMap<ActionId, Hold>,
+    /// How many were granted ahead.
+    pub(crate) lines: u64,
     /// The last part of the log that was judged.
     pub(crate) judged: u64,
     /// What was found in it.
@@ -160,6 +170,9 @@ impl Shadow {
                 priority: row.priority,
                 front: row.front,
                 holds: row.status.holds_slot(),
+                ahead: !row.status.holds_slot() && row.worker.is_some(),
+                line: 0,
+                worker: row.worker,
                 attempt: row.attempt,
                 not_before,
                 since: waits.max(not_before.unwrap_or(Millis::MIN)),
@@ -228,7 +241,8 @@ impl Shadow {
     ) -> impl Iterator<Item = (ExecutionId, &Seen)> {
         let rows = self.rows.iter().map(|(id, seen)| (*id, seen));
         rows.filter(move |(_, seen)| {
-            seen.action == action && !seen.holds && seen.not_before.is_none_or(|time| time <= now)
+            let waits = seen.action == action && !seen.holds && !seen.ahead;
+            waits && seen.not_before.is_none_or(|time| time <= now)
         })
     }
 
@@ -411,8 +425,21 @@ impl Shadow {
                 Fact::Granted {
                     execution_id,
                     attempt,
+                    worker,
+                    ahead: true,
                     ..
-                } => self.grant(now, *execution_id, *attempt, out),
+                } => self.grant_ahead(now, *execution_id, (*attempt, *worker), out),
+                Fact::Granted {
+                    execution_id,
+                    attempt,
+                    worker,
+                    ..
+                } => self.grant(now, *execution_id, (*attempt, *worker), out),
+                Fact::HandedOn {
+                    execution_id,
+                    attempt,
+                    ..
+                } => self.hand_on(*execution_id, *attempt, out),
                 Fact::Line {
                     action_id,
                     stands: true,
@@ -460,69 +487,5 @@ impl Shadow {
             }
         }
         leaving.must_be_over(out);
-    }
-
-    fn grant(&mut self, now: Millis, id: ExecutionId, attempt: Attempt, out: &mut Vec<Violation>) {
-        let Some(seen) = self.rows.get(&id).cloned() else {
-            let words = format!("{id} is granted a slot and was not waiting");
-            return out.push(Violation::of(Promise::I5, words));
-        };
-        if seen.kept.is_some() {
-            return self.go_on(now, id, attempt, out);
-        }
-        if seen.holds || attempt != seen.attempt.next() {
-            let words = format!("{id} is granted attempt {attempt} after {}", seen.attempt);
-            out.push(Violation::of(Promise::I5, words));
-        }
-        if self.hold_of(seen.action).mode.is_some() {
-            let words = format!("{id} is granted a slot of {}, which is held", seen.action);
-            out.push(Violation::of(Rule::Held, words));
-        }
-        for (in_group, of) in [(false, "of"), (true, "of its group of")] {
-            if !self.has_room(&seen, in_group) {
-                let words = format!(
-                    "{id} is granted a slot {of} {} that is not free",
-                    seen.action
-                );
-                out.push(Violation::of(Promise::I2, words));
-            }
-        }
-        if let Some((unknown, _)) = self.unknown(seen.action).next() {
-            let words = format!("{id} is granted a slot while {unknown} is not grouped yet");
-            out.push(Violation::of(Promise::I2, words));
-        }
-        if seen.not_before.is_some_and(|time| time > now) {
-            let words = format!("{id} is granted a slot before its time");
-            out.push(Violation::of(Promise::I3, words));
-        }
-        let rule = self.bounds.get(&seen.action).map(|limits| limits.order);
-        let rule = rule.unwrap_or_default();
-        let grouping = self.grouping(seen.action);
-        let group = grouping.group(seen.words);
-        let waiting: Vec<_> = self.eligible(now, seen.action).collect();
-        // Who is in another group that has no room for its first lacks what this one does not ask for.
-        let is_keyed = self.has_keyed_rate(seen.action);
-        let passed = waiting.iter().find(|other| {
-            let its = grouping.group(other.1.words);
-            // Whose starts are counted for another may have used up its rate, and then it is not for its
-            // group to say who is first.
-            let is_comparable = match is_keyed {
-                // Of others the turn decides.
-                _ if !self.is_same_line(other.1, &seen) => false,
-                true => its == group && other.1.words.user() == seen.words.user(),
-                false => its == group || self.group_has_room(rule, &waiting, its),
-            };
-            is_before(rule, **other, (id, &seen)) && is_comparable
-        });
-        if let Some((first, _)) = passed {
-            let words = format!("{id} is granted a slot before {first} by {rule:?}");
-            out.push(Violation::of(Promise::I3, words));
-        }
-        self.judge_turn(rule, &waiting, (id, &seen), out);
-        drop(waiting);
-        if let Some(seen) = self.rows.get_mut(&id) {
-            (seen.holds, seen.attempt) = (true, attempt);
-            seen.goes_on = false;
-        }
     }
 }

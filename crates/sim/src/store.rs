@@ -223,10 +223,10 @@ impl Store {
         }
     }
 
-    /// Which of these hold a slot, and whether the leases of their workers are over.
+    /// Which of these are granted to a worker, and whether the leases of their workers are over.
     pub(crate) fn load_slots(&self, now: Time, ids: &[ExecutionId]) -> Vec<StoredSlot> {
         let there = ids.iter().filter_map(|id| self.active.get_key_value(id));
-        let held = there.filter(|(_, row)| row.status.holds_slot());
+        let held = there.filter(|(_, row)| row.status.holds_slot() || row.worker.is_some());
         held.map(|(id, row)| {
             let is_over = |worker| self.workers.get(&worker).is_none_or(|lease| lease.ended);
             StoredSlot {
@@ -380,6 +380,10 @@ impl Store {
                 if status == Status::Requested {
                     row.requested_at = batch.at;
                 }
+            }
+            if status.is_none() && update.grants_ahead() {
+                (row.attempt, row.worker) = (update.attempt, update.worker);
+                row.requested_at = batch.at;
             }
             if let Some(since) = update.started.filter(|_| status.is_none())
                 && row.status == Status::Requested

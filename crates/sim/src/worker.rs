@@ -32,6 +32,7 @@ struct Life {
 pub(crate) struct Grant {
     pub(crate) key: Key,
     pub(crate) action: ActionId,
+    pub(crate) slots: Option<u32>,
 }
 
 impl Granted for Grant {
@@ -41,6 +42,10 @@ impl Granted for Grant {
 
     fn action_id(&self) -> ActionId {
         self.action
+    }
+
+    fn slots(&self) -> Option<u32> {
+        self.slots
     }
 }
 

@@ -90,6 +90,92 @@ pub async fn a_grant_names_its_worker(store: Arc<dyn Store>) {
     assert_eq!(names, [Some("one"), Some("two"), None]);
 }
 
+/// An execution that is granted ahead of its slot waits, with its worker and its attempt, until it has the slot; what
+/// comes back of it is nobody's again. Owners know it: with all that is active, and where they ask for it.
+pub async fn a_grant_ahead_of_a_slot_waits_with_its_worker(store: Arc<dyn Store>) {
+    let world = World::new(Arc::clone(&store)).await;
+    let action = world.action(0, "a").await;
+    let worker = world.worker("w").await;
+    let ids = [
+        world.insert_queued(&action).await,
+        world.insert_queued(&action).await,
+    ];
+    let ahead = |id, attempt| Update {
+        status: None,
+        grant_no: Some(70),
+        ..grant_to(id, attempt, worker)
+    };
+    // Each is written twice, as by an owner that has not heard of the first.
+    for _ in 0..2 {
+        let batch = Batch {
+            updates: ids.iter().map(|id| ahead(*id, 1)).collect(),
+            ..world.batch()
+        };
+        let bodies = world.commit(&batch).await.granted;
+        assert_eq!(bodies.len(), 2, "they are told to their worker");
+        for id in ids {
+            let record = world.record(id).await;
+            assert_eq!(attempt_of(&record), (Status::Queued, Some(worker), None));
+            assert_eq!(record.attempt, Attempt(1));
+            assert!(record.requested_at.is_some());
+        }
+    }
+    let slots = store.load_slots(&ids).await.unwrap();
+    assert!(slots.iter().all(|slot| slot.status == Status::Queued));
+    assert_eq!(slots.len(), 2);
+    let slice = store.scan_active(&partitions(), None, 9).await.unwrap();
+    let known = slice.rows.iter().map(|row| (row.status, row.worker));
+    assert_eq!(
+        known.collect::<Vec<_>>(),
+        [(Status::Queued, Some(worker)); 2]
+    );
+    let holders = store.slot_holders(action.id, None, 9).await.unwrap();
+    assert!(holders.is_empty(), "nobody holds a slot: {holders:?}");
+
+    // One has its slot, and keeps the number of its grant; the other comes back, and is granted ahead again in the
+    // same batch the next time.
+    let handed_on = Update {
+        grant_no: None,
+        ..grant_to(ids[0], 1, worker)
+    };
+    world.update(vec![handed_on, revoke(ids[1], 1)]).await;
+    let record = world.record(ids[0]).await;
+    assert_eq!(attempt_of(&record), (Status::Requested, Some(worker), None));
+    assert_eq!(record.grant_no, Some(70));
+    let record = world.record(ids[1]).await;
+    assert_eq!(attempt_of(&record), (Status::Queued, None, None));
+    let back = PutBack {
+        not_before: None,
+        unbegun: 1,
+        last_error: None,
+        keeps_slot: false,
+    };
+    let again = Update {
+        status: Some(Status::Queued),
+        worker: Some(worker),
+        grant_no: Some(71),
+        ..put_back(ids[1], 2, back)
+    };
+    world.update(vec![again]).await;
+    let record = world.record(ids[1]).await;
+    assert_eq!(attempt_of(&record), (Status::Queued, Some(worker), None));
+    assert_eq!(record.attempt, Attempt(2));
+    let rows = store.load_slots(&ids[1..]).await.unwrap();
+    assert_eq!(rows[0].unbegun, 1);
+    // It may end where its worker has handed a slot on to it that its owner does not know of.
+    let batch = Batch {
+        ends: vec![end(ids[1], Status::Succeeded)],
+        ..world.batch()
+    };
+    world.commit(&batch).await;
+    let record = world.record(ids[1]).await;
+    assert_eq!(
+        (record.status, record.worker),
+        (Status::Succeeded, Some(worker))
+    );
+    assert!(record.requested_at.is_some());
+}
+
 /// What its worker says to have started runs since then; said again it stays as it was said first. The mark
 /// that it shall be ended goes with it.
 pub async fn what_is_said_to_have_started_runs(store: Arc<dyn Store>) {

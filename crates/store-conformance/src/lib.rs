@@ -132,6 +132,7 @@ cases! { ($)
     ends::ends_are_counted_once,
     ends::a_hostile_outcome_is_stored,
     grants::a_grant_names_its_worker,
+    grants::a_grant_ahead_of_a_slot_waits_with_its_worker,
     grants::what_is_said_to_have_started_runs,
     grants::only_the_attempt_that_holds_the_slot_starts,
     grants::a_start_does_not_go_with_another_change_of_its_slot,

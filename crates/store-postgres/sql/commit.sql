@@ -53,22 +53,22 @@ inserted AS (
         timeout_seconds, priority, status, action_ref, enforcement_id, requested_by, group_key,
         labels, parameters, requeue_of, demand, cancel_requested, worker)
     SELECT n.id, n.action, $4::timestamptz,
-           CASE WHEN n.status = 'requested' THEN $4::timestamptz END, n.not_before,
+           CASE WHEN n.status = 'requested' OR n.worker IS NOT NULL THEN $4::timestamptz END, n.not_before,
            n.grant_no, n.request_id, n.attempt, n.timeout_seconds, n.priority, n.status,
            n.action_ref, n.enforcement_id, n.requested_by, n.group_key, n.labels::json,
            n.parameters::json, n.requeue_of, n.demand, n.cancel_requested, n.worker
     FROM (
         SELECT
-            unnest($30::bigint[]) AS id, unnest($31::bigint[]) AS action,
-            unnest($32::uuid[]) AS request_id, unnest($34::text[]) AS status,
-            unnest($35::integer[]) AS attempt, unnest($36::bigint[]) AS grant_no,
-            unnest($37::smallint[]) AS priority, unnest($38::text[]) AS action_ref,
-            unnest($39::text[]) AS enforcement_id, unnest($40::text[]) AS requested_by,
-            unnest($41::text[]) AS group_key, unnest($42::text[]) AS labels,
-            unnest($43::text[]) AS parameters, unnest($44::timestamptz[]) AS not_before,
-            unnest($45::integer[]) AS timeout_seconds, unnest($46::bigint[]) AS requeue_of,
-            unnest($47::bytea[]) AS demand, unnest($48::boolean[]) AS cancel_requested,
-            unnest($49::uuid[]) AS worker
+            unnest($31::bigint[]) AS id, unnest($32::bigint[]) AS action,
+            unnest($33::uuid[]) AS request_id, unnest($35::text[]) AS status,
+            unnest($36::integer[]) AS attempt, unnest($37::bigint[]) AS grant_no,
+            unnest($38::smallint[]) AS priority, unnest($39::text[]) AS action_ref,
+            unnest($40::text[]) AS enforcement_id, unnest($41::text[]) AS requested_by,
+            unnest($42::text[]) AS group_key, unnest($43::text[]) AS labels,
+            unnest($44::text[]) AS parameters, unnest($45::timestamptz[]) AS not_before,
+            unnest($46::integer[]) AS timeout_seconds, unnest($47::bigint[]) AS requeue_of,
+            unnest($48::bytea[]) AS demand, unnest($49::boolean[]) AS cancel_requested,
+            unnest($50::uuid[]) AS worker
     ) AS n
     WHERE (SELECT fully FROM held)
     -- AGAIN: ON CONFLICT (id) DO NOTHING
@@ -87,18 +87,18 @@ instant AS (
            n.result::json, n.error, n.stdout, n.stderr, n.requeue_of, n.end_code
     FROM (
         SELECT
-            unnest($50::bigint[]) AS id, unnest($51::bigint[]) AS action,
-            unnest($52::uuid[]) AS request_id, unnest($54::text[]) AS status,
-            unnest($55::integer[]) AS attempt, unnest($56::bigint[]) AS grant_no,
-            unnest($57::smallint[]) AS priority, unnest($58::text[]) AS action_ref,
-            unnest($59::text[]) AS enforcement_id, unnest($60::text[]) AS requested_by,
-            unnest($61::text[]) AS group_key, unnest($62::text[]) AS labels,
-            unnest($63::text[]) AS parameters, unnest($64::timestamptz[]) AS not_before,
-            unnest($65::integer[]) AS timeout_seconds, unnest($66::bigint[]) AS requeue_of,
-            unnest($67::text[]) AS final_status, unnest($68::text[]) AS result,
-            unnest($69::text[]) AS error, unnest($70::integer[]) AS exit_code,
-            unnest($71::text[]) AS stdout, unnest($72::text[]) AS stderr,
-            unnest($73::text[]) AS end_code
+            unnest($51::bigint[]) AS id, unnest($52::bigint[]) AS action,
+            unnest($53::uuid[]) AS request_id, unnest($55::text[]) AS status,
+            unnest($56::integer[]) AS attempt, unnest($57::bigint[]) AS grant_no,
+            unnest($58::smallint[]) AS priority, unnest($59::text[]) AS action_ref,
+            unnest($60::text[]) AS enforcement_id, unnest($61::text[]) AS requested_by,
+            unnest($62::text[]) AS group_key, unnest($63::text[]) AS labels,
+            unnest($64::text[]) AS parameters, unnest($65::timestamptz[]) AS not_before,
+            unnest($66::integer[]) AS timeout_seconds, unnest($67::bigint[]) AS requeue_of,
+            unnest($68::text[]) AS final_status, unnest($69::text[]) AS result,
+            unnest($70::text[]) AS error, unnest($71::integer[]) AS exit_code,
+            unnest($72::text[]) AS stdout, unnest($73::text[]) AS stderr,
+            unnest($74::text[]) AS end_code
     ) AS n
     WHERE (SELECT fully FROM held)
       AND 0 = (
@@ -112,9 +112,9 @@ remembered AS (
     SELECT r.request_id, r.id, r.digest, $4::timestamptz
     FROM (
         SELECT
-            unnest($32::uuid[] || $52::uuid[]) AS request_id,
-            unnest($30::bigint[] || $50::bigint[]) AS id,
-            unnest($33::bigint[] || $53::bigint[]) AS digest
+            unnest($33::uuid[] || $53::uuid[]) AS request_id,
+            unnest($31::bigint[] || $51::bigint[]) AS id,
+            unnest($34::bigint[] || $54::bigint[]) AS digest
     ) AS r
     WHERE (SELECT fully FROM held)
     -- AGAIN: ON CONFLICT DO NOTHING
@@ -128,9 +128,9 @@ metered AS (
     SELECT m.partition, m.limit_id, m.key, m.state, m.expires_at, clock_timestamp()
     FROM (
         SELECT
-            unnest($74::integer[]) AS partition, unnest($75::text[]) AS limit_id,
-            unnest($76::bytea[]) AS key, unnest($77::bytea[]) AS state,
-            unnest($78::timestamptz[]) AS expires_at
+            unnest($75::integer[]) AS partition, unnest($76::text[]) AS limit_id,
+            unnest($77::bytea[]) AS key, unnest($78::bytea[]) AS state,
+            unnest($79::timestamptz[]) AS expires_at
     ) AS m
     WHERE (SELECT fully FROM held)
     ON CONFLICT (partition, limit_id, key) DO UPDATE
@@ -146,10 +146,10 @@ progressed AS (
         state = w.state
     FROM (
         SELECT
-            unnest($79::bigint[]) AS operation, unnest($80::integer[]) AS partition,
-            unnest($81::bigint[]) AS upto, unnest($82::bigint[]) AS cursor,
-            unnest($83::bigint[]) AS matched, unnest($84::bigint[]) AS done,
-            unnest($85::bigint[]) AS skipped, unnest($86::text[]) AS state
+            unnest($80::bigint[]) AS operation, unnest($81::integer[]) AS partition,
+            unnest($82::bigint[]) AS upto, unnest($83::bigint[]) AS cursor,
+            unnest($84::bigint[]) AS matched, unnest($85::bigint[]) AS done,
+            unnest($86::bigint[]) AS skipped, unnest($87::text[]) AS state
     ) AS w
     WHERE (SELECT fully FROM held) AND p.operation = w.operation AND p.partition = w.partition
 ),
@@ -157,13 +157,14 @@ progressed AS (
 -- A grant applies to what waits or has a lower attempt. Where the attempt is the same and the
 -- slot is held, the grant was written before, and its worker may have started it since: nothing
 -- changes (and the caller loads the body). A row with a higher attempt is left alone. The
--- smallest number stands for a grant without a number, the nil id for one without a worker.
+-- smallest number stands for a grant without a number, the nil id for one without a worker. Whoever is granted
+-- ahead of its slot goes on waiting ($11), and keeps the number of that grant when it has its slot.
 granted AS (
     UPDATE attune.execution_active e SET
-        status = 'requested',
+        status = CASE WHEN ($11::boolean[])[width_bucket(e.id, $6::bigint[])] THEN 'queued' ELSE 'requested' END,
         attempt = ($7::integer[])[width_bucket(e.id, $6::bigint[])],
-        grant_no = nullif(
-            ($8::bigint[])[width_bucket(e.id, $6::bigint[])], -9223372036854775808),
+        grant_no = coalesce(nullif(
+            ($8::bigint[])[width_bucket(e.id, $6::bigint[])], -9223372036854775808), e.grant_no),
         cancel_requested = ($9::boolean[])[width_bucket(e.id, $6::bigint[])],
         requested_at = $4::timestamptz,
         worker = nullif(
@@ -181,29 +182,29 @@ granted AS (
 -- does once; a slot that is kept is held by none.
 changed AS (
     UPDATE attune.execution_active e SET
-        cancel_requested = ($14::boolean[])[width_bucket(e.id, $11::bigint[])],
-        status = CASE WHEN ($13::boolean[])[width_bucket(e.id, $11::bigint[])]
+        cancel_requested = ($15::boolean[])[width_bucket(e.id, $12::bigint[])],
+        status = CASE WHEN ($14::boolean[])[width_bucket(e.id, $12::bigint[])]
             THEN 'queued'
-            WHEN ($15::timestamptz[])[width_bucket(e.id, $11::bigint[])] > 'epoch'
-             AND e.attempt = ($12::integer[])[width_bucket(e.id, $11::bigint[])]
+            WHEN ($16::timestamptz[])[width_bucket(e.id, $12::bigint[])] > 'epoch'
+             AND e.attempt = ($13::integer[])[width_bucket(e.id, $12::bigint[])]
              AND e.status = 'requested' AND e.kept_until IS NULL
             THEN 'running' ELSE e.status END,
-        attempt = CASE WHEN ($13::boolean[])[width_bucket(e.id, $11::bigint[])]
-            THEN ($12::integer[])[width_bucket(e.id, $11::bigint[])] ELSE e.attempt END,
-        worker = CASE WHEN ($13::boolean[])[width_bucket(e.id, $11::bigint[])]
+        attempt = CASE WHEN ($14::boolean[])[width_bucket(e.id, $12::bigint[])]
+            THEN ($13::integer[])[width_bucket(e.id, $12::bigint[])] ELSE e.attempt END,
+        worker = CASE WHEN ($14::boolean[])[width_bucket(e.id, $12::bigint[])]
             THEN NULL ELSE e.worker END,
-        started_at = CASE WHEN ($13::boolean[])[width_bucket(e.id, $11::bigint[])]
+        started_at = CASE WHEN ($14::boolean[])[width_bucket(e.id, $12::bigint[])]
             THEN NULL
-            WHEN ($15::timestamptz[])[width_bucket(e.id, $11::bigint[])] > 'epoch'
-             AND e.attempt = ($12::integer[])[width_bucket(e.id, $11::bigint[])]
+            WHEN ($16::timestamptz[])[width_bucket(e.id, $12::bigint[])] > 'epoch'
+             AND e.attempt = ($13::integer[])[width_bucket(e.id, $12::bigint[])]
              AND e.status = 'requested' AND e.kept_until IS NULL
-            THEN ($15::timestamptz[])[width_bucket(e.id, $11::bigint[])] ELSE e.started_at END
-    WHERE (SELECT fully FROM held) AND e.id = ANY($11::bigint[])
-      AND e.attempt <= ($12::integer[])[width_bucket(e.id, $11::bigint[])]
+            THEN ($16::timestamptz[])[width_bucket(e.id, $12::bigint[])] ELSE e.started_at END
+    WHERE (SELECT fully FROM held) AND e.id = ANY($12::bigint[])
+      AND e.attempt <= ($13::integer[])[width_bucket(e.id, $12::bigint[])]
 ),
 gone AS (
     DELETE FROM attune.execution_active e
-    WHERE (SELECT fully FROM held) AND e.id = ANY($16::bigint[])
+    WHERE (SELECT fully FROM held) AND e.id = ANY($17::bigint[])
     RETURNING e.id, e.action, e.created, e.requested_at, e.started_at, e.not_before, e.grant_no,
               e.request_id, e.worker, e.attempt, e.timeout_seconds, e.priority,
               e.cancel_requested, e.action_ref, e.enforcement_id, e.requested_by, e.group_key,
@@ -227,21 +228,21 @@ ended AS (
            o.stdout, o.stderr, g.requeue_of, g.last_error, o.end_code
     FROM (
         SELECT
-            unnest($16::bigint[]) AS id, unnest($17::text[]) AS final_status,
-            unnest($18::text[]) AS result, unnest($19::text[]) AS error,
-            unnest($20::integer[]) AS exit_code, unnest($21::text[]) AS stdout,
-            unnest($22::text[]) AS stderr, unnest($23::text[]) AS end_code,
-            unnest($24::timestamptz[]) AS began
+            unnest($17::bigint[]) AS id, unnest($18::text[]) AS final_status,
+            unnest($19::text[]) AS result, unnest($20::text[]) AS error,
+            unnest($21::integer[]) AS exit_code, unnest($22::text[]) AS stdout,
+            unnest($23::text[]) AS stderr, unnest($24::text[]) AS end_code,
+            unnest($25::timestamptz[]) AS began
     ) AS o
     JOIN gone g ON g.id = o.id
 ),
 counted AS (
     UPDATE attune.queue_totals t SET
-        enqueued = ($26::bigint[])[width_bucket(t.action, $25::bigint[])],
-        completed = ($27::bigint[])[width_bucket(t.action, $25::bigint[])],
-        cancelled = ($28::bigint[])[width_bucket(t.action, $25::bigint[])],
-        expired = ($29::bigint[])[width_bucket(t.action, $25::bigint[])]
-    WHERE (SELECT fully FROM held) AND t.action = ANY($25::bigint[])
+        enqueued = ($27::bigint[])[width_bucket(t.action, $26::bigint[])],
+        completed = ($28::bigint[])[width_bucket(t.action, $26::bigint[])],
+        cancelled = ($29::bigint[])[width_bucket(t.action, $26::bigint[])],
+        expired = ($30::bigint[])[width_bucket(t.action, $26::bigint[])]
+    WHERE (SELECT fully FROM held) AND t.action = ANY($26::bigint[])
     RETURNING t.action
 ),
 -- An action's first execution makes its row.
@@ -250,12 +251,12 @@ counted_first AS (
     SELECT n.action, n.enqueued, n.completed, n.cancelled, n.expired
     FROM (
         SELECT
-            unnest($25::bigint[]) AS action, unnest($26::bigint[]) AS enqueued,
-            unnest($27::bigint[]) AS completed, unnest($28::bigint[]) AS cancelled,
-            unnest($29::bigint[]) AS expired
+            unnest($26::bigint[]) AS action, unnest($27::bigint[]) AS enqueued,
+            unnest($28::bigint[]) AS completed, unnest($29::bigint[]) AS cancelled,
+            unnest($30::bigint[]) AS expired
     ) AS n
     WHERE (SELECT fully FROM held)
-      AND (SELECT count(*) FROM counted) < cardinality($25::bigint[])
+      AND (SELECT count(*) FROM counted) < cardinality($26::bigint[])
       AND NOT EXISTS (SELECT FROM counted c WHERE c.action = n.action)
     -- AGAIN: ON CONFLICT (action) DO UPDATE SET enqueued = excluded.enqueued, completed = excluded.completed, cancelled = excluded.cancelled, expired = excluded.expired
 )

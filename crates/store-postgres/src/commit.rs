@@ -122,7 +122,7 @@ impl Db {
         batch: &Batch,
         granted: &HashSet<i64>,
     ) -> Result<Vec<GrantedBody>, StoreError> {
-        let grants = || batch.updates.iter().filter(|update| is_grant(update));
+        let grants = || batch.updates.iter().filter(|update| update.grants());
         if grants().count() == granted.len() {
             return Ok(Vec::new());
         }
@@ -308,7 +308,7 @@ fn parameters(batch: &Batch) -> Result<PgArguments, StoreError> {
     binds.value(MAX_BODIES_BYTES as i64);
 
     let (mut grants, mut others): (Vec<&Update>, Vec<&Update>) =
-        batch.updates.iter().partition(|update| is_grant(update));
+        batch.updates.iter().partition(|update| update.grants());
     grants.sort_unstable_by_key(|update| update.id);
     binds.column(&grants, |update| update.id.0);
     binds.column(&grants, |update| update.attempt.0);
@@ -317,6 +317,7 @@ fn parameters(batch: &Batch) -> Result<PgArguments, StoreError> {
     binds.column(&grants, |update| {
         update.worker.map_or(NO_WORKER, |worker| worker.0)
     });
+    binds.column(&grants, |update| update.grants_ahead());
     others.sort_unstable_by_key(|update| update.id);
     binds.column(&others, |update| update.id.0);
     binds.column(&others, |update| update.attempt.0);
@@ -375,10 +376,6 @@ fn fences(batch: &Batch) -> Vec<(PartitionId, Epoch)> {
     fences.sort_unstable();
     fences.dedup();
     fences
-}
-
-fn is_grant(update: &Update) -> bool {
-    update.status == Some(Status::Requested)
 }
 
 fn add_new(binds: &mut Binds, new: &[&NewExecution]) {

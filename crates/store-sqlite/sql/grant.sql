@@ -1,14 +1,14 @@
--- Gives slots, as decided at ?2. When a batch is written again because the answer to its first commit was lost, the
+-- Gives slots, or grants ahead of them, as decided at ?2. When a batch is written again because the answer to its first commit was lost, the
 -- row shows the grant already, or its start as well: it stays as it is, and
--- granted_bodies.sql reads its body. The dispatch needs the bodies of the others.
+-- granted_bodies.sql reads its body. Whoever stood ahead of its slot keeps the number of its grant. The dispatch needs the bodies of the others.
 UPDATE execution_active AS a
-   SET status = 'requested', attempt = g.attempt, grant_no = g.grant_no,
+   SET status = g.status, attempt = g.attempt, grant_no = coalesce(g.grant_no, a.grant_no),
        cancel_requested = g.cancel_requested, worker = g.worker, started_at = NULL,
        requested_at = ?2
   FROM (SELECT value ->> 'id' AS id, value ->> 'attempt' AS attempt,
                value ->> 'grant_no' AS grant_no,
                value ->> 'cancel_requested' AS cancel_requested,
-               value ->> 'worker' AS worker
+               value ->> 'worker' AS worker, value ->> 'status' AS status
           FROM jsonb_each(?1)) AS g
  WHERE a.id = g.id
    AND (a.attempt < g.attempt OR (a.attempt = g.attempt AND a.status = 'queued'))

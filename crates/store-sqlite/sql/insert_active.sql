@@ -10,7 +10,7 @@ SELECT e.value ->> 'id', e.value ->> 'action', e.value ->> 'action_ref', e.value
        e.value ->> 'request_id', e.value ->> 'enforcement_id', e.value ->> 'requested_by',
        e.value ->> 'group_key', e.value ->> 'labels', e.value ->> 'parameters',
        e.value ->> 'not_before', e.value ->> 'timeout_seconds',
-       ?2, CASE WHEN e.value ->> 'status' = 'requested' THEN ?2 END,
+       ?2, CASE WHEN e.value ->> 'status' = 'requested' OR e.value ->> 'worker' IS NOT NULL THEN ?2 END,
        e.value ->> 'requeue_of', e.value ->> 'demand', e.value ->> 'cancel_requested',
        e.value ->> 'worker'
   FROM jsonb_each(?1) AS e

@@ -1,4 +1,4 @@
--- Which of the executions ?1 hold a slot, and whether the leases of their workers are over. CROSS
+-- Which of the executions ?1 hold a slot or are granted ahead of one, and whether the leases of their workers are over. CROSS
 -- JOIN fixes the order of the loops: from the ids into the table.
 SELECT a.id, a.action, a.priority, a.attempt, a.status, a.worker,
        a.worker IS NOT NULL AND coalesce(w.ended, 1) AS worker_over,
@@ -8,4 +8,4 @@ SELECT a.id, a.action, a.priority, a.attempt, a.status, a.worker,
   FROM json_each(?1) AS asked
  CROSS JOIN execution_active AS a ON a.id = asked.value
   LEFT JOIN worker_lease AS w ON w.worker = a.worker
- WHERE a.status IN ('requested', 'running')
+ WHERE a.status IN ('requested', 'running') OR a.worker IS NOT NULL

@@ -106,6 +106,7 @@ struct UpdateRow {
     grant_no: Option<i64>,
     cancel_requested: bool,
     worker: Option<String>,
+    status: Status,
 }
 
 #[derive(Serialize)]
@@ -210,11 +211,12 @@ impl BatchLists {
         let updates = |status: Option<Status>| -> Vec<UpdateRow> {
             let updates = batch.updates.iter();
             updates
-                .filter(|update| update.status == status)
+                .filter(|update| !update.grants() && update.status == status)
                 .map(update_row)
                 .collect()
         };
-        let grants = updates(Some(Status::Requested));
+        let grants = batch.updates.iter().filter(|update| update.grants());
+        let grants: Vec<UpdateRow> = grants.map(update_row).collect();
         let fences = batch.fences.iter().map(|(partition, epoch)| HeldRow {
             partition: partition.0,
             epoch: epoch.0,
@@ -405,6 +407,10 @@ fn update_row(update: &Update) -> UpdateRow {
         grant_no: update.grant_no,
         cancel_requested: update.cancel_requested,
         worker: worker_text(update.worker),
+        status: match update.grants_ahead() {
+            true => Status::Queued,
+            false => Status::Requested,
+        },
     }
 }
 

@@ -76,7 +76,8 @@ pub struct NewExecution {
 pub struct Update {
     /// Which execution.
     pub id: ExecutionId,
-    /// `Requested` for a grant, `Queued` for a slot taken back, the stored one (`None`) otherwise.
+    /// `Requested` for a grant, `Queued` for a slot taken back, the stored one (`None`) otherwise; one that names a
+    /// worker and is not `Requested` grants ahead of a slot, and its execution waits (`Queued`).
     pub status: Option<Status>,
     /// The attempt it has from now on. A row that already has a higher one is left alone.
     pub attempt: Attempt,
@@ -96,12 +97,22 @@ pub struct Update {
 }
 
 impl Update {
+    /// Whether it grants the execution to a worker, with a slot or ahead of one.
+    pub fn grants(&self) -> bool {
+        self.worker.is_some() || self.status == Some(Status::Requested)
+    }
+
+    /// Whether it grants the execution to a worker ahead of its slot.
+    pub fn grants_ahead(&self) -> bool {
+        self.worker.is_some() && self.status != Some(Status::Requested)
+    }
+
     /// Since when the attempt runs, if this update says so: it is [`started`](Self::started), unless the
     /// update itself gives the slot, takes it back, or keeps it for another attempt.
     pub fn starts(&self) -> Option<DateTime<Utc>> {
         let keeps_slot = self.put_back.as_ref().is_some_and(|back| back.keeps_slot);
         self.started
-            .filter(|_| self.status.is_none() && !keeps_slot)
+            .filter(|_| self.status.is_none() && !self.grants() && !keeps_slot)
     }
 }
 

@@ -316,6 +316,7 @@ mod tests {
             run: Run::Builtin(builtin),
             timeout_seconds: 1,
             env: BTreeMap::new(),
+            slots: None,
         }
     }
 

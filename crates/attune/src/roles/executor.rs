@@ -46,6 +46,7 @@ pub(super) async fn start_executor(
             queue_timeout_seconds: clamp(executor.queue.queue_timeout_seconds),
         },
         batch_max_items: executor.batch.max_items,
+        lane_length: executor.lanes.max_ahead,
         prefetch: executor.intake.prefetch,
         reconcile_interval: executor.reconcile.interval(),
         worker_grace: settings.worker.lease.grace(),

@@ -29,6 +29,10 @@ impl Granted for Given {
     fn action_id(&self) -> ActionId {
         self.0.action_id
     }
+
+    fn slots(&self) -> Option<u32> {
+        self.0.slots
+    }
 }
 
 /// A life that keeps the rules, and of which a test says what it runs. Its lease is renewed while something is
@@ -211,6 +215,7 @@ fn inward(section: v2::Section) -> Section<Given> {
         settled: keys(section.settled),
         grants: section.grants.into_iter().map(Given).collect(),
         cancel: keys(section.cancel),
+        recall: section.recall,
     }
 }
 

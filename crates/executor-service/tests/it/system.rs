@@ -87,6 +87,7 @@ impl System {
                 queue_timeout_seconds: 3600,
             },
             batch_max_items: 1000,
+            lane_length: 256,
             prefetch: 16,
             reconcile_interval: Duration::from_secs(1),
             worker_grace: Duration::from_secs(60),

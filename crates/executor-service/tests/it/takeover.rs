@@ -58,6 +58,7 @@ async fn takeover(policies: bool) {
                 queue_timeout_seconds: 86_400,
             },
             batch_max_items: 1000,
+            lane_length: 256,
             prefetch: 100,
             reconcile_interval: Duration::from_secs(60),
             worker_grace: Duration::from_secs(60),

@@ -4,15 +4,19 @@
 //! One body that cannot be read fails the read of all that are asked for with it. They are asked for
 //! again by halves, at once, until one is left alone: that one waits a little, is told, and holds up
 //! nobody else.
+//!
+//! Whoever is granted ahead of its slot is not told before those who were granted before it: its worker would
+//! hand a slot on to it that is another one's.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use attune_core::{Attempt, Epoch, ExecutionId, PartitionId};
+use attune_core::{ActionId, Attempt, Bug, Epoch, ExecutionId, PartitionId};
 
 use super::{Call, Dispatch, Owner, Purpose, Reply, Trouble};
 use crate::partition::Grantee;
 use crate::queue::Millis;
+use crate::stored::Body;
 
 /// Whom a grant is for.
 type Whom = (PartitionId, Grantee);
@@ -37,10 +41,19 @@ struct Unread {
     at: Option<Millis>,
 }
 
+/// Somebody who is not told yet: its body is not there, or that of somebody before it.
+#[derive(Debug)]
+struct Untold {
+    whom: Whom,
+    body: Option<Body>,
+}
+
 /// What was granted and cannot be told yet.
 #[derive(Debug, Default)]
 pub(super) struct Again {
     queue: VecDeque<Whom>,
+    /// Everybody who is not told, by action, in the order of their grants.
+    lines: BTreeMap<ActionId, VecDeque<Untold>>,
     at: Millis,
     /// How many are read at a time: few while they are large.
     at_once: Option<usize>,
@@ -52,21 +65,84 @@ pub(super) struct Again {
 }
 
 impl Again {
-    pub(super) fn push(&mut self, partition: PartitionId, grantee: Grantee) {
-        self.queue.push_back((partition, grantee));
+    /// Takes a grant in, in order; gives it back with its body where it can be told at once.
+    pub(super) fn line_up(
+        &mut self,
+        partition: PartitionId,
+        grantee: Grantee,
+        body: Option<Body>,
+    ) -> Option<Dispatch> {
+        let action_id = grantee.action.id;
+        let is_held_up = grantee.slots.is_some() && self.lines.contains_key(&action_id);
+        let is_held_up = is_held_up && !Bug::ToldAhead.is_planted();
+        let body = match body {
+            Some(body) if !is_held_up => return Some(Dispatch { grantee, body }),
+            body => body,
+        };
+        let whom = (partition, grantee);
+        if body.is_none() {
+            self.queue.push_back(whom.clone());
+        }
+        let line = self.lines.entry(action_id).or_default();
+        line.push_back(Untold { whom, body });
+        None
+    }
+
+    /// It is known what can be told of somebody: this body, or nothing because its grant is over. Gives all who can
+    /// be told now.
+    fn settle(&mut self, (_, grantee): &Whom, body: Option<Body>) -> Vec<(PartitionId, Dispatch)> {
+        let action_id = grantee.action.id;
+        let Some(line) = self.lines.get_mut(&action_id) else {
+            return Vec::new();
+        };
+        let is_it = |untold: &Untold| {
+            let other = &untold.whom.1;
+            (other.execution_id, other.attempt) == (grantee.execution_id, grantee.attempt)
+        };
+        let mut told = Vec::new();
+        if let Some(at) = line.iter().position(is_it) {
+            // Who has a slot is told whoever comes before.
+            match body {
+                Some(body) if grantee.slots.is_some() => line[at].body = Some(body),
+                body => {
+                    let untold = line.remove(at);
+                    told.extend(untold.and_then(|untold| {
+                        let (id, grantee) = untold.whom;
+                        Some((
+                            id,
+                            Dispatch {
+                                grantee,
+                                body: body?,
+                            },
+                        ))
+                    }));
+                }
+            }
+        }
+        while let Some(first) = line.pop_front_if(|untold| untold.body.is_some()) {
+            let (id, grantee) = first.whom;
+            told.extend(first.body.map(|body| (id, Dispatch { grantee, body })));
+        }
+        if line.is_empty() {
+            self.lines.remove(&action_id);
+        }
+        told
     }
 
     /// Everything that was granted and not told yet.
     pub(super) fn all(&self) -> impl Iterator<Item = (ExecutionId, Attempt)> + '_ {
-        let waits = self.queue.iter().chain(self.reading.values());
-        let waits = waits.chain(self.unread.values().map(|unread| &unread.whom));
-        waits.map(|(_, grantee)| (grantee.execution_id, grantee.attempt))
+        let untold = self.lines.values().flatten();
+        untold.map(|it| (it.whom.1.execution_id, it.whom.1.attempt))
     }
 
     /// A partition is served no more.
     pub(super) fn forget(&mut self, partition: PartitionId) {
         self.queue.retain(|(of, _)| *of != partition);
         self.unread.retain(|_, unread| unread.whom.0 != partition);
+        self.lines.retain(|_, line| {
+            line.retain(|untold| untold.whom.0 != partition);
+            !line.is_empty()
+        });
     }
 
     /// When something is to be read.
@@ -167,6 +243,8 @@ impl Owner {
                 again.reading.insert(execution_id, (id, grantee));
             } else {
                 again.unread.remove(&execution_id);
+                let told = again.settle(&(id, grantee), None);
+                self.tell_untold(told);
             }
         }
         let mut ids: Vec<ExecutionId> = self.telling.again.reading.keys().copied().collect();
@@ -188,9 +266,11 @@ impl Owner {
         again.have_read(bodies.len(), bytes);
         let last = bodies.iter().map(|body| body.id).max();
         for body in bodies {
-            if let Some((id, grantee)) = reading.remove(&body.id) {
-                self.telling.again.unread.remove(&body.id);
-                self.line_up(id, Dispatch { grantee, body });
+            if let Some(whom) = reading.remove(&body.id) {
+                let again = &mut self.telling.again;
+                again.unread.remove(&body.id);
+                let told = again.settle(&whom, Some(body));
+                self.tell_untold(told);
             }
         }
         // The store ends an answer where it grows too large: what lies behind may be there.
@@ -199,8 +279,17 @@ impl Owner {
         let again = &mut self.telling.again;
         again.put_first(behind);
         // The others have ended, or the comparison finds out what became of them.
-        for (_, grantee) in gone {
-            again.unread.remove(&grantee.execution_id);
+        let mut told = Vec::new();
+        for whom in gone {
+            again.unread.remove(&whom.1.execution_id);
+            told.extend(again.settle(&whom, None));
+        }
+        self.tell_untold(told);
+    }
+
+    fn tell_untold(&mut self, told: Vec<(PartitionId, Dispatch)>) {
+        for (id, dispatch) in told {
+            self.line_up(id, dispatch);
         }
     }
 

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use attune_core::{Bug, ExecutionId, PartitionId, Refusal, WorkerId};
+use attune_core::{ActionId, Bug, ExecutionId, PartitionId, Refusal, WorkerId};
 use attune_dispatch::{Key, Section, Stream};
 
 use super::backoff::Backoff;
@@ -31,6 +31,7 @@ const SETTLED_AFTER: Millis = 50;
 struct Part {
     settled: Vec<Key>,
     cancel: Vec<Key>,
+    recall: BTreeSet<ActionId>,
     grants: VecDeque<Dispatch>,
     /// Something may be missing there.
     wants_sync: bool,
@@ -38,7 +39,8 @@ struct Part {
 
 impl Part {
     fn is_urgent(&self) -> bool {
-        self.wants_sync || !self.cancel.is_empty() || !self.grants.is_empty()
+        let calls = !self.cancel.is_empty() || !self.recall.is_empty();
+        self.wants_sync || calls || !self.grants.is_empty()
     }
 
     fn is_empty(&self) -> bool {
@@ -137,6 +139,10 @@ impl Links {
 
     pub(super) fn cancel(&mut self, partition: PartitionId, worker: WorkerId, key: Key) {
         self.part(worker, partition).cancel.push(key);
+    }
+
+    pub(super) fn recall(&mut self, partition: PartitionId, worker: WorkerId, action_id: ActionId) {
+        self.part(worker, partition).recall.insert(action_id);
     }
 
     pub(super) fn settle(
@@ -347,6 +353,7 @@ impl Owner {
                 let again = self.telling.again.all();
                 let unsent: BTreeSet<Key> = part.grants.iter().map(key_of).chain(again).collect();
                 let granted = partition.granted_to(worker).into_iter();
+                part.recall.extend(partition.recalled_from(worker));
                 Some(granted.filter(|key| !unsent.contains(key)).collect())
             }
             Stage::Serving(_) => None,
@@ -366,6 +373,7 @@ impl Owner {
         section.sync = sync;
         section.settled = std::mem::take(&mut part.settled);
         section.cancel = std::mem::take(&mut part.cancel);
+        let recall = std::mem::take(&mut part.recall);
         let most = MAX_SECTION_BYTES.min(self.options.cluster.max_message_bytes / 4);
         let (mut bytes, mut here) = (0, 0);
         while let Some(grant) = part.grants.front() {
@@ -384,6 +392,12 @@ impl Owner {
             (bytes, here) = (bytes + many, if is_alone { most } else { here + many });
             section.grants.extend(part.grants.pop_front());
         }
+        // Behind every grant that was decided before.
+        section.recall = recall.into_iter().collect();
+        part.recall = match part.grants.is_empty() {
+            true => BTreeSet::new(),
+            false => section.recall.drain(..).collect(),
+        };
         sections.push(section);
         bytes
     }

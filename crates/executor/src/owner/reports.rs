@@ -9,7 +9,7 @@ use attune_dispatch::Key;
 
 use super::Owner;
 use crate::counters::Counter;
-use crate::partition::Event;
+use crate::partition::{Event, Partition};
 use crate::queue::Millis;
 
 /// How long a worker that has given something back is granted nothing: longer than what it was sent before, and
@@ -57,7 +57,15 @@ impl Owner {
             if self.partition(id).is_some() {
                 let many = grants.len() as u64;
                 self.out.push(super::Output::Count(Counter::Returned, many));
-                self.roster.lock().rest(worker, now + REST);
+                // What was called back says nothing about its room.
+                let is_called = |partition: &Partition| {
+                    grants
+                        .iter()
+                        .all(|(key, _)| partition.is_ahead(worker, *key))
+                };
+                if !self.partition(id).is_some_and(is_called) {
+                    self.roster.lock().rest(worker, now + REST);
+                }
                 self.pending
                     .push_back((id, Event::Returned { worker, grants }));
             }

@@ -41,7 +41,7 @@ impl Owner {
             .map(|commit| commit.batch.inserts)
             .unwrap_or_else(|commit| commit.batch.inserts.clone());
         for new in inserts {
-            if new.status.holds_slot() {
+            if new.worker.is_some() {
                 let submission = Arc::unwrap_or_clone(new.submission);
                 let body = Body {
                     id: new.id,
@@ -63,11 +63,14 @@ impl Owner {
             let touched = tell.touched.into_iter().map(|action_id| (id, action_id));
             self.telling.snapshots.changed(touched);
             for grantee in tell.dispatches {
-                match bodies.remove(&grantee.execution_id) {
-                    Some(body) => self.line_up(id, Dispatch { grantee, body }),
-                    // The grant is stored; its body is read by itself.
-                    None => self.telling.again.push(id, grantee),
+                // Where there is no body it is read by itself: the grant is stored.
+                let body = bodies.remove(&grantee.execution_id);
+                if let Some(dispatch) = self.telling.again.line_up(id, grantee, body) {
+                    self.line_up(id, dispatch);
                 }
+            }
+            for (worker, action_id) in tell.recalls {
+                self.links.recall(id, worker, action_id);
             }
             for (worker, key) in tell.cancels {
                 self.links.cancel(id, worker, key);

@@ -13,6 +13,7 @@ fn owner() -> Owner {
         cluster: ClusterBounds {
             partitions: 1,
             max_message_bytes: 1 << 20,
+            lane_length: 0,
         },
         queue: QueueConfig::default(),
         lease_ttl: 15_000,

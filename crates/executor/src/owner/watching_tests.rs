@@ -116,6 +116,7 @@ impl World {
                 cluster: ClusterBounds {
                     partitions: PARTITIONS,
                     max_message_bytes: 1 << 20,
+                    lane_length: 0,
                 },
                 queue: QueueConfig {
                     max_queue_length: 100,

@@ -280,6 +280,13 @@ pub enum Effect {
         /// Which grant.
         grant: Key,
     },
+    /// Tell the worker to give back everything of an action that waits there.
+    Recall {
+        /// Which life of a worker.
+        worker: WorkerId,
+        /// Which action.
+        action_id: ActionId,
+    },
     /// Tell the worker that what became of it is written down.
     Settled {
         /// Which life of a worker.
@@ -329,6 +336,8 @@ pub struct Grantee {
     pub action: Arc<Action>,
     /// Which life of a worker may run it.
     pub worker: WorkerId,
+    /// How many of the action that worker may run at once, where it is granted ahead of its slot.
+    pub slots: Option<u32>,
 }
 
 /// A submission that nothing can be done with, and why.

@@ -129,6 +129,8 @@ impl Partition {
         let holder = self
             .queues
             .with_existing(action.id, |queue| queue.holder(command.execution_id))??;
-        (holder.attempt == command.attempt).then(|| (Arc::clone(action), holder))
+        // Who stands ahead holds no slot that could be taken back; its worker may give it back all the same.
+        let is_meant = holder.attempt == command.attempt && (!holder.ahead || command.never_begun);
+        is_meant.then(|| (Arc::clone(action), holder))
     }
 }

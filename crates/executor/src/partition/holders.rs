@@ -10,6 +10,7 @@ use super::retry::Tried;
 use super::{Completion, Effect, Partition};
 use crate::counters::Counter;
 use crate::fact::Fact;
+use crate::happened::Happened;
 use crate::queue::{ActionQueue, Holder, Millis};
 use crate::stored::End;
 
@@ -53,6 +54,7 @@ impl Partition {
             .filter(|action_id| self.kept_until(*action_id, execution_id).is_none());
         let ended = ended.and_then(|action_id| {
             let key = (execution_id, attempt);
+            self.begun_ahead(action_id, key, out);
             let holder = self.retry(now, action_id, key, &outcome, out);
             let outcome = (outcome, ran);
             let end = || self.end_holder(action_id, key, outcome, counter, out);
@@ -74,11 +76,29 @@ impl Partition {
             return;
         };
         self.note_run(now, action_id, holder);
+        let since = holder.held_since.unwrap_or(now);
+        let ran = ran.unwrap_or(now - since);
+        self.queues
+            .with_existing(action_id, |queue| queue.note_ran(now, ran));
         self.serve(now, action_id, out);
     }
 
-    /// Ends an execution that holds a slot in this attempt, and tells how it held it; nothing happens when
-    /// it does not.
+    /// Tells that somebody had begun who stands ahead of its slot: its worker has handed one on to it, and the
+    /// end before it comes later.
+    fn begun_ahead(&self, action_id: ActionId, (id, attempt): Key, out: &mut Vec<Effect>) {
+        let holder = |queue: &mut ActionQueue| queue.holder(id);
+        let holder = self.queues.with_existing(action_id, holder).flatten();
+        if holder.is_some_and(|holder| holder.ahead && holder.attempt == attempt) {
+            let what = Happened::Started {
+                execution_id: id,
+                attempt,
+            };
+            self.happened_to(action_id, what, out);
+        }
+    }
+
+    /// Ends an execution that is granted in this attempt, and tells how it was; nothing happens when it is
+    /// not.
     pub(super) fn end_holder(
         &mut self,
         action_id: ActionId,
@@ -157,7 +177,7 @@ impl Partition {
             self.let_go(action.id, execution_id, holder, until, out);
             return Status::Queued;
         }
-        if !lost.begun && lost.keeps && is_next_try(action, holder) {
+        if !lost.begun && lost.keeps && !holder.ahead && is_next_try(action, holder) {
             self.keep_on(now, action.id, execution_id, holder, out);
             return Status::Requested;
         }
@@ -167,15 +187,22 @@ impl Partition {
             (Status::Cancelled, words, Counter::Cancelled)
         } else {
             let tried = Tried::of(action, holder, TryEnd::WorkerLost, words);
-            if tried.is_some() || !lost.begun {
-                let mut tried = tried.filter(|_| lost.begun);
+            if holder.ahead && lost.begun {
+                // Whether it had begun nobody knows: one that takes its workers along is found among those
+                // that hold slots, and until then nobody is granted ahead.
+                self.queues
+                    .with_existing(action.id, |queue| queue.bar_lane());
+            }
+            if tried.is_some() || !lost.begun || holder.ahead {
+                let mut tried = tried.filter(|_| lost.begun && !holder.ahead);
                 let keeps = |tried: &Tried| lost.keeps && tried.rule.hold_slot;
                 if let Some(tried) = tried.take_if(|tried| keeps(tried)) {
                     self.keep(now, action, execution_id, holder, tried, out);
                     out.push(Effect::Count(Counter::Retried));
                     return Status::Requested;
                 }
-                self.put_back(now, action, execution_id, holder, tried, out);
+                let never_begun = !lost.begun;
+                self.put_back(now, action, execution_id, holder, (tried, never_begun), out);
                 out.push(Effect::Count(Counter::Revoked));
                 return Status::Queued;
             }

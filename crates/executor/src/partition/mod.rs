@@ -11,6 +11,7 @@ mod event;
 mod explaining;
 mod force_release;
 mod grouping;
+mod handing_on;
 mod happening;
 mod holders;
 mod keeping;
@@ -19,6 +20,7 @@ mod operating;
 mod overflow;
 mod pausing;
 mod reconcile;
+mod restoring;
 mod retry;
 mod room;
 mod serve;
@@ -30,19 +32,23 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use attune_core::{
-    Action, ActionId, Attempt, Behaviour, Bug, DemandRule, Epoch, ExecutionId, PartitionId, Pauses,
-    PolicySet, QueueStats, QueueTotals, RequestId, Status,
+    Action, ActionId, Attempt, Behaviour, DemandRule, Epoch, ExecutionId, PartitionId, Pauses,
+    PolicySet, QueueStats, QueueTotals, RequestId,
 };
 
 use crate::ById;
 use crate::detector::Detector;
 use crate::fact::Fact;
-use crate::policy::{QuotaMeter, RunTimes, Share};
-use crate::queue::{ActionQueue, ExecutionQueueManager, Holder, Millis, Waiting};
+use crate::policy::{QuotaMeter, RunTimes};
+use crate::queue::{ActionQueue, ExecutionQueueManager, Millis};
 use crate::roster::SharedRoster;
 use crate::stored::{Audit, KnownRequest, Sets, StoredExecution};
 
+#[cfg(test)]
+use attune_core::Status;
+
 use operating::Operations;
+use restoring::{restore, unless_wrong};
 use room::Room;
 use workers::Lines;
 
@@ -67,6 +73,8 @@ pub struct ClusterBounds {
     pub partitions: u16,
     /// How many bytes a message may have: what could never be dispatched is not accepted.
     pub max_message_bytes: usize,
+    /// How many executions of an action are granted to a worker ahead of their slots at most; 0 where none are.
+    pub lane_length: usize,
 }
 
 /// The decisions about one partition, in one epoch.
@@ -422,13 +430,14 @@ impl Partition {
             let Some(action) = self.actions.get(&row.action_id).cloned() else {
                 continue;
             };
-            if row.status.holds_slot() {
+            if row.is_granted() {
                 self.holding.insert(action.id);
                 self.note(|| Fact::Held {
                     execution_id: row.id,
                     action_id: action.id,
                     attempt: row.attempt,
                     kept_until: row.kept_until,
+                    ahead: !row.status.holds_slot(),
                 });
             }
             self.index.insert(row.id, row.action_id);
@@ -440,85 +449,20 @@ impl Partition {
         }
     }
 
-    /// Counts a slot for the life of a worker that its row names.
+    /// Counts what is granted for the life of a worker that its row names.
     fn hold_stored(&mut self, row: &StoredExecution) {
-        if !row.status.holds_slot() || row.kept_until.is_some() {
+        if !row.is_granted() || row.kept_until.is_some() {
             return;
         }
+        let ahead = !row.status.holds_slot();
         match row.worker {
-            Some(worker) => self.roster.lock().hold(worker, (row.id, row.attempt)),
+            Some(worker) => self
+                .roster
+                .lock()
+                .hold(worker, (row.id, row.attempt), ahead),
             None => self.orphans.push((row.action_id, row.id)),
         }
     }
-}
-
-/// An owner may be behind a time that was written down by as much: it saw the time in an answer that came late, or
-/// whoever wrote it down was ahead. What lies further ahead was written down by a clock that was wrong.
-const BEHIND: Millis = 60_000;
-
-/// A time that was written down, as it counts for an owner: also where the owner has not come to it yet, because it
-/// steps onwards when it sees how late it is, and a wait that counted from its own time would be over too early
-/// then by all of the step. One that counts from what was written down is at most late.
-fn unless_wrong(now: Millis, written: Millis) -> Millis {
-    if written > now.saturating_add(BEHIND) {
-        return now;
-    }
-    written
-}
-
-/// Takes a stored execution into a queue, as it is stored: as a holder, whatever the limit is
-/// now, or at its place in the order. Totals know it already.
-fn restore(queue: &mut ActionQueue, now: Millis, row: &StoredExecution) {
-    // Its place is among those of now at the latest, whoever wrote it down as of the future.
-    let (seq, enqueued_at) = (row.id.seq(), row.created.min(now));
-    // It waits from the time of whoever accepted it, or it would wait less than it was promised; the time it was
-    // not eligible does not count as waiting for a slot.
-    let since = match Bug::WaitsAnew.is_planted() {
-        true => enqueued_at,
-        false => unless_wrong(now, row.created),
-    };
-    let eligible_at = row
-        .not_before
-        .map_or(since, |time| time.min(now).max(since));
-    if row.status.holds_slot() {
-        let holder = Holder {
-            attempt: row.attempt,
-            unbegun: row.unbegun,
-            priority: row.priority,
-            seq,
-            enqueued_at,
-            eligible_at,
-            held_since: None,
-            cancel_requested: row.cancel_requested,
-            front: row.front,
-            share: Share::default(),
-            worker: row.worker.filter(|_| row.kept_until.is_none()),
-            started: row.status == Status::Running,
-        };
-        queue.restore_holder(row.id, holder, row.demand.as_ref());
-        if let Some(until) = row.kept_until {
-            queue.keep(row.id, row.attempt, true, until);
-        }
-        return;
-    }
-    // Who had a slot before has the delay behind it that it came with: its place is before all who came
-    // later, also by a clock that shows an earlier time now. Whoever puts it back for another try writes
-    // until when it waits for that.
-    let is_first = row.attempt == Attempt(0);
-    let not_before = row.not_before.filter(|_| is_first || row.retried);
-    let waiting = Waiting {
-        execution_id: row.id,
-        seq,
-        enqueued_at,
-        eligible_at,
-        attempt: row.attempt,
-        unbegun: row.unbegun,
-        delayed: not_before.is_some() || row.front,
-        front: row.front,
-        share: Share::default(),
-    };
-    let not_before = not_before.filter(|time| *time > now);
-    queue.restore_waiting(row.priority, waiting, row.demand.as_ref(), not_before);
 }
 
 #[cfg(test)]

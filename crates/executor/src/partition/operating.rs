@@ -303,7 +303,7 @@ impl Partition {
                 self.end_waiting(action_id, waiting, outcome, Counter::Cancelled, out);
                 true
             }
-            (OperationKind::Cancel { .. }, Standing::Holds(holder)) => {
+            (kind, Standing::Holds(holder)) if is_ended_by(kind, holder) => {
                 !holder.cancel_requested && self.ask_to_end(action_id, id, out)
             }
             (OperationKind::Reprioritise { priority }, Standing::Waits(earlier, front)) => {
@@ -374,11 +374,19 @@ impl Partition {
     }
 }
 
+/// Whether an operation ends somebody who is granted to a worker: who stands ahead of a slot waits for it.
+fn is_ended_by(kind: OperationKind, holder: Holder) -> bool {
+    match kind {
+        OperationKind::Clear | OperationKind::Cancel { .. } if holder.ahead => true,
+        kind => kind.includes_running(),
+    }
+}
+
 /// Whether an operation is about an execution that stands so, as far as that is known without its words.
 fn is_meant(operation: &Operation, id: ExecutionId, standing: Standing) -> bool {
     let priority = match standing {
         Standing::Waits(priority, _) => priority,
-        Standing::Holds(_) if !operation.kind.includes_running() => return false,
+        Standing::Holds(holder) if !is_ended_by(operation.kind, holder) => return false,
         Standing::Holds(holder) => holder.priority,
     };
     operation.filter.admits(id, priority)

@@ -228,6 +228,7 @@ fn what_no_message_could_carry_is_not_accepted() {
 fn a_definition_that_fills_a_message_by_itself_leaves_no_room() {
     let cluster = ClusterBounds {
         max_message_bytes: 1_000,
+        lane_length: 0,
         ..CLUSTER
     };
     let queues = ExecutionQueueManager::new(QueueConfig::default());

@@ -51,7 +51,7 @@ impl Partition {
             if changed.contains(&id) || !self.actions.contains_key(&row.action_id) {
                 continue;
             }
-            if row.status.holds_slot() {
+            if row.is_granted() {
                 if self.holds(id).is_none() {
                     self.hold_missing(now, row, out);
                     mended.insert(row.action_id);
@@ -118,11 +118,13 @@ impl Partition {
         self.mended_slot(action_id, execution_id, attempt, what, out);
         out.push(Effect::Count(Counter::SlotMissingMended));
         let kept_until = row.kept_until;
+        let ahead = !row.status.holds_slot();
         self.note(|| Fact::Held {
             execution_id,
             action_id,
             attempt,
             kept_until,
+            ahead,
         });
     }
 
@@ -161,7 +163,7 @@ impl Partition {
         }
     }
 
-    /// Whoever holds a slot in memory.
+    /// Whoever is granted to a worker in memory.
     pub(crate) fn held(&self) -> Vec<ExecutionId> {
         let mut held = Vec::new();
         for action_id in &self.holding {
@@ -208,14 +210,14 @@ impl Partition {
             slots.iter().map(|row| (row.id, row.attempt)).collect();
         let mut leaked: Vec<(ActionId, ExecutionId, Attempt)> = Vec::new();
         self.holding.retain(|action_id| {
-            let active = self.queues.with_existing(*action_id, |queue| {
+            let granted = self.queues.with_existing(*action_id, |queue| {
                 let held = queue.holders().filter(|(id, holder)| {
                     stored.get(id) != Some(&holder.attempt) && !changed.contains(id)
                 });
                 leaked.extend(held.map(|(id, holder)| (*action_id, id, holder.attempt)));
-                queue.active_count()
+                queue.granted_count()
             });
-            active.is_some_and(|active| active > 0)
+            granted.is_some_and(|granted| granted > 0)
         });
         for (action_id, execution_id, attempt) in leaked {
             let forgotten = self.queues.with_existing(action_id, |queue| {
@@ -279,7 +281,7 @@ impl Partition {
     /// Lets the detector look at what the store shows.
     fn watch_stored(&mut self, now: Millis, slots: &[StoredSlot], out: &mut Vec<Effect>) {
         let mut by_action: BTreeMap<ActionId, Vec<&StoredSlot>> = BTreeMap::new();
-        for row in slots {
+        for row in slots.iter().filter(|row| row.status.holds_slot()) {
             by_action.entry(row.action_id).or_default().push(row);
         }
         for (action_id, rows) in by_action {

@@ -59,7 +59,7 @@ impl Partition {
         let holder = holder.filter(|holder| holder.attempt == attempt)?;
         let tried = Tried::of(&action, holder, end, || words_of(outcome))?;
         out.push(Effect::Count(Counter::Retried));
-        if tried.rule.hold_slot {
+        if tried.rule.hold_slot && !holder.ahead {
             self.keep(now, &action, execution_id, holder, tried, out);
             // Its slot is held on: for how long, its end says.
             return Some(Holder {
@@ -67,19 +67,26 @@ impl Partition {
                 ..holder
             });
         }
-        self.put_back(now, &action, execution_id, holder, Some(tried), out);
+        self.put_back(
+            now,
+            &action,
+            execution_id,
+            holder,
+            (Some(tried), false),
+            out,
+        );
         Some(holder)
     }
 
     /// Puts an execution back at its place: after a try that was `tried`, or because nothing of the
-    /// attempt has begun.
+    /// attempt has begun, or nobody knows whether it has.
     pub(super) fn put_back(
         &mut self,
         now: Millis,
         action: &Action,
         execution_id: ExecutionId,
         holder: Holder,
-        tried: Option<Tried>,
+        (tried, never_begun): (Option<Tried>, bool),
         out: &mut Vec<Effect>,
     ) {
         let (action_id, attempt) = (action.id, holder.attempt);
@@ -107,7 +114,7 @@ impl Partition {
                 action_id,
                 attempt,
                 until: None,
-                never_begun: !begun,
+                never_begun,
             },
         });
         if let Some(not_before) = not_before {

@@ -77,6 +77,7 @@ impl Partition {
             self.room.wakes -= queue.wake_delayed(now, self.room.wakes);
             // While some are due and asleep nobody is granted a slot: they may stand before who is awake.
             self.begin_next_tries(now, queue, &action, out);
+            self.hand_slots_on(now, queue, &action, out);
             let is_awake = !queue.has_due(now);
             let mut is_blocked = false;
             while is_awake && !self.room.is_used_up() {
@@ -114,9 +115,11 @@ impl Partition {
                     }
                 }
             }
+            self.call_back(queue, &action, out);
+            let goes_on = is_awake && self.grant_ahead(now, queue, &action, out);
             let deadline = queue.next_deadline();
             let due = deadline.is_some_and(|time| time <= now);
-            if due || (!is_blocked && queue.blocked().is_none()) {
+            if due || goes_on || (!is_blocked && queue.blocked().is_none()) {
                 self.unserved.insert(action_id);
             }
             deadline
@@ -206,10 +209,41 @@ impl Partition {
         put_back: Option<Box<PutBack>>,
         out: &mut Vec<Effect>,
     ) {
+        self.turns_left = self.turns_left.map(|left| left.saturating_sub(1));
+        let key = (execution_id, attempt);
+        let transition = Some(match put_back {
+            None => Transition::grant(),
+            Some(_) => Transition::next_try(),
+        });
+        let change = Change {
+            transition,
+            put_back,
+            ..Change::of(execution_id, attempt)
+        };
+        self.note_grant(now, (action, queue), (key, worker), None, change, out);
+        out.push(Effect::Count(Counter::Granted));
+        let what = Happened::Started {
+            execution_id,
+            attempt,
+        };
+        self.happened(action, what, out);
+    }
+
+    /// Writes a grant down, and has it told: of a slot, or ahead of one of so many.
+    #[inline]
+    pub(super) fn note_grant(
+        &mut self,
+        now: Millis,
+        (action, queue): (&Arc<Action>, &ActionQueue),
+        ((execution_id, attempt), worker): (Key, WorkerId),
+        slots: Option<u32>,
+        change: Change,
+        out: &mut Vec<Effect>,
+    ) {
         let grant_no = Seq::new(self.epoch, self.next_grant).0;
         self.next_grant += 1;
-        self.turns_left = self.turns_left.map(|left| left.saturating_sub(1));
-        self.roster.lock().hold(worker, (execution_id, attempt));
+        let (key, ahead) = ((execution_id, attempt), slots.is_some());
+        self.roster.lock().hold(worker, key, ahead);
         self.holding.insert(action.id);
         // Looked up for the log alone.
         let rules = self.log.is_some().then_some(&self.demands);
@@ -229,28 +263,19 @@ impl Partition {
             weights: queue.flow_weights(execution_id),
             at: now,
             worker,
+            ahead,
         });
         out.push(Effect::Change(Change {
-            transition: Some(match put_back {
-                None => Transition::grant(),
-                Some(_) => Transition::next_try(),
-            }),
             grant_no: Some(grant_no),
-            put_back,
             worker: Some(worker),
-            ..Change::of(execution_id, attempt)
+            ..change
         }));
-        out.push(Effect::Count(Counter::Granted));
-        let what = Happened::Started {
-            execution_id,
-            attempt,
-        };
-        self.happened(action, what, out);
         out.push(Effect::Dispatch(Grantee {
             execution_id,
             attempt,
             action: Arc::clone(action),
             worker,
+            slots,
         }));
     }
 

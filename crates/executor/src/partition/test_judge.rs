@@ -14,6 +14,9 @@ pub(super) fn judge(facts: &[Fact]) {
     // Their turn comes with their time, which is not among the facts.
     let mut delayed: HashSet<ExecutionId> = HashSet::new();
     let mut holders: BTreeMap<ExecutionId, Attempt> = BTreeMap::new();
+    let mut limit_now = None;
+    // Who is granted to a worker ahead of its slot.
+    let mut ahead: BTreeMap<ExecutionId, Attempt> = BTreeMap::new();
     let mut attempts: BTreeMap<ExecutionId, Attempt> = BTreeMap::new();
     let (mut requests, mut ended) = (HashSet::new(), HashSet::new());
     let (mut last_grant, mut paused, mut kept) = (None, false, BTreeSet::new());
@@ -21,17 +24,21 @@ pub(super) fn judge(facts: &[Fact]) {
         match fact.clone() {
             Fact::Acquired { .. } => {
                 holders.clear();
+                ahead.clear();
                 kept.clear();
                 paused = false;
             }
+            Fact::Bounds { limits, .. } => limit_now = limits.max_concurrent,
             Fact::Paused { hold, .. } => paused = hold.mode.is_some(),
             Fact::Held {
                 execution_id,
                 attempt,
                 kept_until,
+                ahead: is_ahead,
                 ..
             } => {
-                assert_eq!(holders.insert(execution_id, attempt), None);
+                let granted = if is_ahead { &mut ahead } else { &mut holders };
+                assert_eq!(granted.insert(execution_id, attempt), None);
                 kept.extend(kept_until.map(|_| execution_id));
             }
             Fact::Accepted {
@@ -55,10 +62,15 @@ pub(super) fn judge(facts: &[Fact]) {
                 attempt,
                 grant_no,
                 limit,
+                ahead: is_ahead,
                 ..
             } => {
-                assert!(!paused, "{id} is granted a slot of a paused queue");
                 assert!(last_grant.replace(grant_no) < Some(grant_no));
+                assert!(
+                    is_ahead || ahead.is_empty(),
+                    "{id} passes those who stand ahead"
+                );
+                assert!(!paused, "{id} is granted a slot of a paused queue");
                 let earlier = attempts.insert(id, attempt);
                 assert_eq!(attempt, earlier.unwrap_or(Attempt(0)).next());
                 assert!(!ended.contains(&id), "{id} was granted after its end");
@@ -70,8 +82,21 @@ pub(super) fn judge(facts: &[Fact]) {
                     let first = waiting.pop_first().map(|(.., first)| first);
                     assert_eq!(first, Some(id), "in order");
                 }
+                if is_ahead {
+                    assert_eq!(ahead.insert(id, attempt), None);
+                    continue;
+                }
                 assert_eq!(holders.insert(id, attempt), None);
                 assert!(limit.is_none_or(|limit| holders.len() <= limit as usize));
+            }
+            Fact::HandedOn {
+                execution_id: id,
+                attempt,
+                ..
+            } => {
+                assert_eq!(ahead.remove(&id), Some(attempt));
+                assert_eq!(holders.insert(id, attempt), None);
+                assert!(limit_now.is_none_or(|limit| holders.len() <= limit as usize));
             }
             Fact::Revoked {
                 execution_id: id,
@@ -79,7 +104,8 @@ pub(super) fn judge(facts: &[Fact]) {
                 until,
                 ..
             } => {
-                assert_eq!(holders.remove(&id), Some(attempt));
+                let granted = ahead.remove(&id).or_else(|| holders.remove(&id));
+                assert_eq!(granted, Some(attempt));
                 assert_eq!(kept.remove(&id), until.is_some());
                 if until.is_some() {
                     delayed.insert(id);
@@ -114,12 +140,13 @@ pub(super) fn judge(facts: &[Fact]) {
             } => {
                 assert!(ended.insert(id), "{id} ended twice");
                 holders.remove(&id);
+                ahead.remove(&id);
                 kept.remove(&id);
                 delayed.remove(&id);
                 waiting.retain(|(.., other)| *other != id);
             }
             Fact::Totals { stats, .. } => {
-                let waits = waiting.len() + delayed.len();
+                let waits = waiting.len() + delayed.len() + ahead.len();
                 assert_eq!(stats.queue_length, waits as u64);
                 assert_eq!(stats.active_count, holders.len() as u64);
             }

@@ -19,6 +19,8 @@ use crate::stored::{PutBack, StoredSlot};
 pub(super) const CLUSTER: ClusterBounds = ClusterBounds {
     partitions: 1,
     max_message_bytes: 1 << 20,
+    // Tests of what is granted ahead of its slot say so.
+    lane_length: 0,
 };
 pub(super) const PARTITION: PartitionId = PartitionId(0);
 pub(super) const ACTION: ActionId = ActionId(7);
@@ -41,6 +43,8 @@ pub(super) struct Stored {
     pub(super) dispatched: Vec<(ExecutionId, Attempt)>,
     /// What workers were told that is written down.
     pub(super) settled: Vec<(WorkerId, Key)>,
+    /// What workers were told to give back.
+    pub(super) recalled: Vec<(WorkerId, ActionId)>,
     /// What workers were told to end.
     pub(super) cancelled: Vec<(WorkerId, Key)>,
     pub(super) answers: Vec<Result<Accepted, Reject>>,
@@ -111,9 +115,9 @@ fn recovered(
 }
 
 impl Stored {
-    /// A grant names its worker, and nobody else has one.
+    /// A grant names its worker.
     fn assign(&mut self, id: ExecutionId, status: Status, worker: Option<WorkerId>) {
-        assert_eq!(worker.is_some(), status.holds_slot(), "{id} is {status}");
+        assert!(worker.is_some() || !status.holds_slot(), "{id} is {status}");
         self.started.remove(&id);
         match worker {
             Some(worker) => self.workers.insert(id, worker),
@@ -218,8 +222,11 @@ impl World {
                 *row = (transition.to(), change.attempt, change.grant_no.or(row.2));
                 let status = row.0;
                 stored.assign(change.id, status, change.worker);
-            } else {
-                assert_eq!(change.worker, None, "only a grant names a worker");
+            } else if change.grants_ahead() {
+                assert_eq!(row.0, Status::Queued);
+                assert!(change.grant_no > row.2);
+                (row.1, row.2) = (change.attempt, change.grant_no);
+                stored.assign(change.id, Status::Queued, change.worker);
             }
             if let Some(since) = change.started {
                 stored.starts(change.id, change.attempt, since);
@@ -240,9 +247,15 @@ impl World {
         }
         for end in &batch.ends {
             let (status, ..) = stored.active.remove(&end.id).expect("only stored rows end");
-            status.after(Move::End(end.outcome.status)).unwrap();
+            // Its worker may have handed a slot on to it that the store does not know of.
+            let is_granted = stored.workers.remove(&end.id).is_some();
+            let from = if is_granted {
+                Status::Requested
+            } else {
+                status
+            };
+            from.after(Move::End(end.outcome.status)).unwrap();
             assert_eq!(stored.history.insert(end.id, end.outcome.status), None);
-            stored.workers.remove(&end.id);
             stored.started.remove(&end.id);
         }
         for (partition, action_id, totals) in &batch.totals {
@@ -265,16 +278,14 @@ impl World {
         let stored = &mut self.stored;
         for dispatch in &tell.dispatches {
             let (status, attempt, _) = stored.active[&dispatch.execution_id];
-            assert!(
-                status.holds_slot(),
-                "only what is stored as granted is told"
-            );
+            assert!(status.holds_slot() || dispatch.slots.is_some());
             assert_eq!(attempt, dispatch.attempt);
             let worker = stored.workers.get(&dispatch.execution_id);
             assert_eq!(worker, Some(&dispatch.worker), "whom its row names");
             stored.dispatched.push((dispatch.execution_id, attempt));
         }
         stored.settled.extend(tell.settled);
+        stored.recalled.extend(tell.recalls);
         stored.cancelled.extend(tell.cancels);
         let answers = tell.answers.into_iter();
         stored
@@ -344,6 +355,14 @@ impl World {
             .filter(|(_, row)| row.0.holds_slot())
             .map(|(id, _)| *id)
             .collect()
+    }
+
+    /// Who stands ahead of a slot.
+    pub(super) fn ahead(&self) -> Vec<ExecutionId> {
+        let active = self.stored.active.iter();
+        let waits = active.filter(|(_, row)| !row.0.holds_slot());
+        let granted = waits.filter(|(id, _)| self.stored.workers.contains_key(id));
+        granted.map(|(id, _)| *id).collect()
     }
 
     pub(super) fn attempt(&self, id: ExecutionId) -> i32 {
@@ -430,8 +449,10 @@ impl World {
     }
 
     pub(super) fn slots(&self) -> Vec<StoredSlot> {
-        let holders = self.holders();
-        holders.iter().map(|id| self.slot(*id, false)).collect()
+        let active = self.stored.active.iter();
+        let granted =
+            active.filter(|(id, row)| row.0.holds_slot() || self.stored.workers.contains_key(id));
+        granted.map(|(id, _)| self.slot(*id, false)).collect()
     }
 
     /// Its worker says that it runs, and is written down as running.

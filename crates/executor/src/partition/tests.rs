@@ -520,6 +520,7 @@ fn kind(fact: &Fact) -> &'static str {
         Fact::Held { .. } => "held",
         Fact::Accepted { .. } => "accepted",
         Fact::Grouped { .. } => "grouped",
+        Fact::HandedOn { .. } => "handed on",
         Fact::Granted { .. } => "granted",
         Fact::Ended { .. } => "ended",
         Fact::Revoked { .. } => "revoked",

@@ -160,7 +160,7 @@ impl Partition {
     }
 
     /// Whose slot a grant is, and of which action, where this life holds it.
-    fn held_by(
+    pub(super) fn held_by(
         &self,
         worker: WorkerId,
         (execution_id, attempt): Key,
@@ -219,6 +219,10 @@ impl Partition {
             let Some((action, holder)) = self.held_by(worker, grant) else {
                 continue;
             };
+            if holder.ahead {
+                // The end before it comes first; what still runs then is said again.
+                continue;
+            }
             let (id, attempt) = grant;
             let is_new = self
                 .queues
@@ -269,7 +273,9 @@ impl Partition {
         for action_id in &self.holding {
             self.queues.with_existing(*action_id, |queue| {
                 let silent = queue.holders().filter(|(_, holder)| {
-                    !holder.started && holder.held_since.is_none_or(|at| at < since)
+                    !holder.started
+                        && !holder.ahead
+                        && holder.held_since.is_none_or(|at| at < since)
                 });
                 unheard.extend(silent.filter_map(|(_, holder)| holder.worker));
             });

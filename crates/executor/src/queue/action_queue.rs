@@ -10,6 +10,7 @@ use attune_core::{
 };
 use chrono::{DateTime, Utc};
 
+use super::ahead::holder_of;
 use super::entry::{Blocked, Grant, Granted, Holder, Millis, Waiting};
 use super::load::Load;
 use crate::policy::{Groups, Member, Meters, QueueLimits};
@@ -103,7 +104,7 @@ impl ActionQueue {
         self.stops.as_ref().map_or(Hold::NONE, |stops| stops.hold)
     }
 
-    fn is_held(&self) -> bool {
+    pub(super) fn is_held(&self) -> bool {
         self.stops
             .as_ref()
             .is_some_and(|stops| stops.hold.mode.is_some())
@@ -124,10 +125,12 @@ impl ActionQueue {
         self.totals
     }
 
-    /// How many wait, delayed ones included.
+    /// How many wait, delayed ones and those ahead of their slots included.
     pub fn len(&self) -> usize {
         let load = self.load.as_ref();
-        load.map_or(0, |load| load.order.len() + load.delayed.len())
+        load.map_or(0, |load| {
+            load.order.len() + load.delayed.len() + load.ahead_count()
+        })
     }
 
     /// Whether nobody waits.
@@ -137,16 +140,16 @@ impl ActionQueue {
 
     /// How many hold a slot.
     pub fn active_count(&self) -> usize {
-        self.load.as_ref().map_or(0, |load| load.active.len())
+        self.load.as_ref().map_or(0, |load| load.slots())
     }
 
-    /// Who holds a slot.
+    /// Who is granted to a worker: whoever holds a slot, and whoever stands ahead of one.
     pub fn holders(&self) -> impl Iterator<Item = (ExecutionId, Holder)> + '_ {
         let active = self.load.iter().flat_map(|load| &load.active);
         active.map(|(id, holder)| (*id, *holder))
     }
 
-    /// The slot that an execution holds.
+    /// How an execution is granted.
     pub fn holder(&self, execution_id: ExecutionId) -> Option<Holder> {
         self.load.as_ref()?.active.get(&execution_id).copied()
     }
@@ -176,6 +179,11 @@ impl ActionQueue {
         // Most queues have no groups, and are asked for each grant.
         let groups = load.groups.as_ref()?;
         groups.flow_weights(load.active.get(&execution_id)?.share.group)
+    }
+
+    /// How many are granted to a worker: those that hold a slot, and those that stand ahead of one.
+    pub(crate) fn granted_count(&self) -> usize {
+        self.load.as_ref().map_or(0, |load| load.active.len())
     }
 
     /// Whether nobody waits or holds a slot.
@@ -208,14 +216,24 @@ impl ActionQueue {
         if self.is_held() {
             return Some(Blocked::Paused);
         }
+        let limit = self.limits.max_concurrent;
+        // Nobody passes those who stand ahead.
+        if let Some(limit) = limit.filter(|_| self.has_line(load)) {
+            return Some(Blocked::Limit { limit });
+        }
         if let Some(groups) = &load.groups {
             return self.without_room_in(groups);
         }
-        let limit = self.limits.max_concurrent;
-        match limit.filter(|limit| load.active.len() >= *limit as usize) {
+        let is_full = |limit: &u32| load.slots() >= *limit as usize;
+        match limit.filter(is_full) {
             Some(limit) => Some(Blocked::Limit { limit }),
             None => self.without_rate(),
         }
+    }
+
+    /// Whether somebody stands ahead of a slot.
+    fn has_line(&self, load: &Load) -> bool {
+        load.ahead_count() > 0 && !Bug::PastTheLine.is_planted()
     }
 
     /// The same, as far as it is not a matter of who holds slots.
@@ -267,18 +285,8 @@ impl ActionQueue {
         };
         let attempt = waiting.attempt.next();
         let holder = Holder {
-            attempt,
-            unbegun: waiting.unbegun,
-            priority,
-            seq: waiting.seq,
-            enqueued_at: waiting.enqueued_at,
-            eligible_at: waiting.eligible_at,
             held_since: Some(now),
-            cancel_requested: false,
-            front: waiting.front,
-            share: waiting.share,
-            worker: None,
-            started: false,
+            ..holder_of(priority, &waiting)
         };
         let lane = waiting.lane(priority);
         load.grant(limits, (waiting.execution_id, lane), holder);
@@ -363,15 +371,9 @@ impl ActionQueue {
             return false;
         };
         let waiting = Waiting {
-            execution_id,
-            seq: holder.seq,
-            enqueued_at: holder.enqueued_at,
-            eligible_at: holder.eligible_at,
             attempt,
             unbegun: holder.unbegun.saturating_add(u16::from(!begun)),
-            delayed: false,
-            front: holder.front,
-            share: holder.share,
+            ..holder.waiting(execution_id)
         };
         // Behind whatever waits, as a message that is given back to its broker.
         let priority = if Bug::Requeue.is_planted() {
@@ -393,7 +395,9 @@ impl ActionQueue {
 
     /// How many stand before this execution; `None` when it does not wait, or not yet.
     pub fn position(&self, seq: Seq) -> Option<u64> {
-        self.load.as_ref()?.order.rank(self.limits.order, seq)
+        let load = self.load.as_ref()?;
+        let rank = load.order.rank(self.limits.order, seq)?;
+        Some(rank + load.ahead_count() as u64)
     }
 
     /// Whether this execution waits, delayed or not.
@@ -407,6 +411,7 @@ impl ActionQueue {
         let load = self.load.as_ref();
         // Whoever is delayed has not waited for a slot yet.
         let oldest = load.and_then(|load| load.order.oldest());
+        let oldest = self.oldest_ahead().into_iter().chain(oldest).min();
         QueueStats {
             action_id: self.action_id,
             queue_length: self.len() as u64,

@@ -60,8 +60,10 @@ impl ActionQueue {
         let Some(groups) = &mut load.groups else {
             return false;
         };
-        if load.active.contains_key(&execution_id) {
-            groups.take(limits, share);
+        if let Some(holder) = load.active.get(&execution_id) {
+            if !holder.ahead {
+                groups.take(limits, share);
+            }
         } else if let Some((priority, waiting)) = load.order.set_share(seq, share) {
             let member = Member {
                 lane: waiting.lane(priority),

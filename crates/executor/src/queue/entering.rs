@@ -37,6 +37,7 @@ impl ActionQueue {
         let (limits, load) = self.parts();
         let order = &load.order;
         let before = order.before_newest(limits.order, priority, waiting.enqueued_at);
+        let before = before + load.ahead_before(limits, priority, &waiting) as u64;
         waiting.share = load.share(limits, waiting.execution_id, demand);
         load.wait(limits, priority, waiting);
         before

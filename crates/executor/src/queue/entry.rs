@@ -44,7 +44,7 @@ impl Waiting {
     }
 }
 
-/// An execution that holds a slot.
+/// An execution that is granted to a worker: it holds a slot, or stands ahead of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Holder {
     /// The attempt that holds it.
@@ -71,9 +71,26 @@ pub struct Holder {
     pub worker: Option<WorkerId>,
     /// Whether that one has said that it runs.
     pub started: bool,
+    /// Whether it holds no slot yet: its worker has all of them, and hands one on to it.
+    pub ahead: bool,
 }
 
 impl Holder {
+    /// How it would wait, from another attempt on.
+    pub(crate) fn waiting(&self, execution_id: ExecutionId) -> Waiting {
+        Waiting {
+            execution_id,
+            seq: self.seq,
+            enqueued_at: self.enqueued_at,
+            eligible_at: self.eligible_at,
+            attempt: self.attempt,
+            unbegun: self.unbegun,
+            delayed: false,
+            front: self.front,
+            share: self.share,
+        }
+    }
+
     /// How many tries of its execution have begun, this one among them.
     pub fn tries(&self) -> u32 {
         let grants = u32::try_from(self.attempt.0).unwrap_or(0);

@@ -43,6 +43,9 @@ impl ActionQueue {
     ) -> Option<Explanation> {
         let (load, seq) = (self.load.as_deref()?, id.seq());
         if let Some(holder) = load.active.get(&id) {
+            if holder.ahead {
+                return Some(self.explain_ahead(now, load, (id, holder), times));
+            }
             let (attempt, priority) = (holder.attempt, holder.priority);
             let mut said = explained(now, QueueState::HoldsSlot, attempt, priority);
             if let Some(until) = self.kept_until(id) {
@@ -80,6 +83,7 @@ impl ActionQueue {
         let (priority, waiting) = load.order.find(seq)?;
         let rule = self.limits.order;
         let (position, is_about) = load.order.about_before(rule, (priority, &waiting));
+        let position = position + load.ahead_before(&self.limits, priority, &waiting) as u64;
         let place = Place {
             priority,
             waiting,
@@ -99,6 +103,41 @@ impl ActionQueue {
             Err(why) => said.no_estimate = Some(why),
         }
         Some(said)
+    }
+
+    /// The same of somebody who stands ahead of a slot: it waits for those before it alone.
+    fn explain_ahead(
+        &self,
+        now: Millis,
+        load: &Load,
+        (id, holder): (ExecutionId, &Holder),
+        times: Option<&RunTimes>,
+    ) -> Explanation {
+        let position = self.ahead_before(id);
+        let mut said = explained(now, QueueState::Waiting, holder.attempt, holder.priority);
+        said.position = Some(position);
+        let lane = (!holder.front).then_some(holder.priority);
+        said.order_key = Some(OrderKey {
+            key: key_in(self.limits.order, lane, holder.enqueued_at),
+            seq: holder.seq,
+        });
+        let used = load.slots() as u64;
+        let capacity = self.limits.max_concurrent;
+        let capacity = capacity.filter(|capacity| used + position >= u64::from(*capacity));
+        said.waits_for = vec![match capacity {
+            Some(capacity) => Reason::Limit(lack(load, None, capacity, used, (1, position))),
+            None => Reason::NextRound,
+        }];
+        let place = Place {
+            priority: holder.priority,
+            waiting: holder.waiting(id),
+            position,
+        };
+        match self.estimate(now, load, &place, &said.waits_for, times) {
+            Ok(estimate) => said.estimate = estimate,
+            Err(why) => said.no_estimate = Some(why),
+        }
+        said
     }
 
     fn held_by(&self) -> Option<Reason> {
@@ -174,7 +213,7 @@ impl ActionQueue {
     /// What somebody lacks where all demand the same.
     fn lacks(&self, load: &Load, place: &Place) -> Option<Reason> {
         let capacity = self.limits.max_concurrent?;
-        let used = load.active.len() as u64;
+        let used = load.slots() as u64;
         if used + place.position < u64::from(capacity) {
             return None;
         }
@@ -299,7 +338,8 @@ impl ActionQueue {
 
     /// The queue as it looks from a place, where all demand the same.
     fn scene(&self, now: Millis, load: &Load, place: &Place) -> Scene {
-        let holders = load.active.values().take(estimate::PLAYED_HOLDERS + 1);
+        let holders = load.active.values().filter(|holder| !holder.ahead);
+        let holders = holders.take(estimate::PLAYED_HOLDERS + 1);
         let played = place.position.min(estimate::PLAYED as u64 - 1);
         let waiter = Waiter { cost: 1, group: 0 };
         let due = self.due(now, load, place);
@@ -471,6 +511,7 @@ fn lack(
         (Some(group), Some(groups)) => groups.share_limit(holder.share.group, group),
         _ => true,
     };
+    let is_of = |holder: &Holder| !holder.ahead && is_of(holder);
     let mut holders = holders.filter(|(_, holder)| is_of(holder));
     let named = holders.by_ref().take(MAX_HOLDERS);
     let named: Vec<LimitHolder> = named
@@ -483,7 +524,7 @@ fn lack(
         .collect();
     let more_holders = match group {
         Some(_) => holders.count() as u64,
-        None => (load.active.len() - named.len()) as u64,
+        None => (load.slots() - named.len()) as u64,
     };
     Lack {
         capacity: capacity.into(),

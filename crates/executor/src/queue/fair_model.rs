@@ -263,6 +263,7 @@ impl Model {
                 share: Share::default(),
                 worker: None,
                 started: false,
+                ahead: false,
             };
             queue.restore_holder(id(*n), holder, Some(&known.demand));
         }

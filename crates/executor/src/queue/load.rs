@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use attune_core::{Attempt, Demand, ExecutionId, Priority, Seq};
 
+use super::ahead::Ahead;
 use super::delayed::Delayed;
 use super::entry::{Holder, Millis, Waiting};
 use super::keeping::Kept;
@@ -15,7 +16,10 @@ use crate::policy::{Groups, Member, Order, QueueLimits, Share, Users};
 pub(super) struct Load {
     pub(super) order: Order,
     pub(super) delayed: Delayed,
+    /// Who is granted: whoever holds a slot, and whoever stands ahead of one.
     pub(super) active: BTreeMap<ExecutionId, Holder>,
+    /// There while somebody stands ahead, and as long as it is known how many may.
+    pub(super) ahead: Option<Box<Ahead>>,
     /// There where executions demand different things.
     pub(super) groups: Option<Box<Groups>>,
     /// There where a newcomer takes the place of others.
@@ -134,14 +138,31 @@ impl Load {
         if let Some(rivals) = &mut self.rivals {
             rivals.hold(rivalry(&self.groups, holder.share), id, &holder);
         }
-        if let Some(groups) = &mut self.groups {
+        if let Some(groups) = &mut self.groups
+            && !holder.ahead
+        {
             groups.take(limits, holder.share);
         }
+    }
+
+    /// How many hold a slot.
+    pub(super) fn slots(&self) -> usize {
+        self.active.len() - self.ahead_count()
+    }
+
+    /// How many stand ahead of one.
+    pub(super) fn ahead_count(&self) -> usize {
+        self.ahead.as_ref().map_or(0, |ahead| ahead.len())
     }
 
     /// Takes the slot from whoever holds it; it is in its group still.
     pub(super) fn give_back(&mut self, limits: &QueueLimits, id: ExecutionId) -> Option<Holder> {
         let holder = self.active.remove(&id)?;
+        if holder.ahead
+            && let Some(ahead) = &mut self.ahead
+        {
+            ahead.remove(id);
+        }
         if let Some(kept) = &mut self.kept {
             kept.remove(id);
             self.kept.take_if(|kept| kept.is_empty());
@@ -149,7 +170,9 @@ impl Load {
         if let Some(rivals) = &mut self.rivals {
             rivals.give_back(rivalry(&self.groups, holder.share), id, &holder);
         }
-        if let Some(groups) = &mut self.groups {
+        if let Some(groups) = &mut self.groups
+            && !holder.ahead
+        {
             groups.give_back(limits, holder.share);
         }
         Some(holder)

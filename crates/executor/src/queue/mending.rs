@@ -25,7 +25,8 @@ impl ActionQueue {
         }
     }
 
-    /// Gives an execution that is stored as holding a slot its slot, whatever the limit is now.
+    /// Gives an execution that is stored as holding a slot its slot, whatever the limit is now; or its place ahead
+    /// of one.
     pub fn restore_holder(
         &mut self,
         execution_id: ExecutionId,
@@ -38,6 +39,9 @@ impl ActionQueue {
             holder.share = load.share(limits, execution_id, demand);
         }
         load.hold(limits, execution_id, holder);
+        if holder.ahead {
+            self.restore_ahead(execution_id);
+        }
     }
 
     /// Drops an execution that waits; false when it does not.

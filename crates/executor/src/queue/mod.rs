@@ -1,6 +1,7 @@
 //! The queue of one action, and all queues of a process.
 
 mod action_queue;
+mod ahead;
 mod bounds;
 mod counting;
 mod delayed;

@@ -24,6 +24,10 @@ pub(super) enum What {
     Moved(ExecutionId, Option<Priority>),
     /// With the time of its next try, if it only keeps its slot until then.
     Held(Key, Option<i64>),
+    /// It stands ahead of a slot; with the limits and the order in force, where that is decided just now.
+    Ahead(Key, Option<(Bounds, OrderRule)>),
+    /// It has the slot ahead of which it stood.
+    HandedOn(Key),
     /// With the limits and the order in force, and when it was decided by the owner's time.
     Granted(Key, Bounds, OrderRule, Option<i64>),
     /// With whoever was accepted in its place.

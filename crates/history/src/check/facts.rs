@@ -262,8 +262,8 @@ impl Facts {
             | Record::SubmitFail { .. }
             | Record::SubmitInfo { .. } => self.add_submission(number, record),
             Record::Acquired { .. }
-            | Record::Lost { .. }
-            | Record::Fenced { .. }
+            | Record::Lost(_)
+            | Record::Fenced(_)
             | Record::StaleCompletion { .. }
             | Record::Fault { .. } => self.add_event(record),
             Record::Start { .. }
@@ -282,7 +282,7 @@ impl Facts {
             } => {
                 self.epochs.entry(*partition).or_default().insert(*epoch);
             }
-            Record::Fenced { .. } => self.fence_rejections += 1,
+            Record::Fenced(_) => self.fence_rejections += 1,
             Record::StaleCompletion { .. } => self.duplicates_dropped += 1,
             Record::Fault { phase, .. } => self.faults += u64::from(*phase == FaultPhase::Begin),
             _ => {}
@@ -326,6 +326,11 @@ impl Facts {
                 let what = What::Grouped(one.execution_id, one.demand);
                 (&one.action_id, &one.epoch, &one.t_ns, what)
             }
+            Record::HandedOn(one) => {
+                self.of_action(one.execution_id, one.action_id);
+                let what = What::HandedOn((one.execution_id, one.attempt));
+                (&one.action_id, &one.epoch, &one.t_ns, what)
+            }
             Record::Moved(moved) => {
                 self.of_action(moved.execution_id, moved.action_id);
                 let lane = (!moved.front).then_some(moved.priority);
@@ -337,20 +342,21 @@ impl Facts {
                 action_id,
                 attempt,
                 kept_until,
+                ahead,
                 epoch,
                 t_ns,
                 ..
             } => {
                 self.of_action(*execution_id, *action_id);
+                let key = (*execution_id, *attempt);
                 if kept_until.is_some() {
                     self.kept.insert((*execution_id, *attempt));
                 }
-                (
-                    action_id,
-                    epoch,
-                    t_ns,
-                    What::Held((*execution_id, *attempt), *kept_until),
-                )
+                let what = match ahead {
+                    true => What::Ahead(key, None),
+                    false => What::Held(key, *kept_until),
+                };
+                (action_id, epoch, t_ns, what)
             }
             Record::Granted {
                 execution_id,
@@ -364,6 +370,7 @@ impl Facts {
                 weights,
                 at,
                 worker,
+                ahead,
                 epoch,
                 t_ns,
                 ..
@@ -387,7 +394,10 @@ impl Facts {
                 if let Some(weights) = weights {
                     self.weights.insert(key, weights.clone());
                 }
-                let what = What::Granted(key, bounds, *order, *at);
+                let what = match ahead {
+                    true => What::Ahead(key, Some((bounds, *order))),
+                    false => What::Granted(key, bounds, *order, *at),
+                };
                 (action_id, epoch, t_ns, what)
             }
             Record::Ended {

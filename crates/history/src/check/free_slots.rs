@@ -125,10 +125,12 @@ impl Slots<'_> {
                     self.wait(*id);
                 }
             }
-            What::Held((id, _), _) => {
+            What::Held((id, _), _) | What::HandedOn((id, _)) => {
                 self.leave(*id);
                 self.holders.insert(*id);
             }
+            // Whoever has its slot next stands nowhere else.
+            What::Ahead((id, _), _) => self.leave(*id),
             What::Granted((id, _), bounds, ..) => {
                 self.leave(*id);
                 self.holders.insert(*id);

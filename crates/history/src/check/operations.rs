@@ -2,7 +2,7 @@
 //!
 //! *I11.* In each partition an operation comes to an execution at most once, and to none that was accepted
 //! after it began there; its counts rise by what each page did, and never fall, over owners too. What it
-//! says to have cleared has ended as cancelled, what it says to have moved was moved, and what it says to have
+//! says to have cleared has ended as cancelled, or had been granted ahead of its slot, so that it was asked to end; what it says to have moved was moved, and what it says to have
 //! cancelled has ended as cancelled or had held a slot, so that it was asked to end. When whole queues were
 //! cleared, nobody who was meant is given its first slot afterwards. When the API says that it is over, the
 //! counts that it shows are those of all partitions.
@@ -147,7 +147,7 @@ fn judge_pages(
 /// What it did is what was decided.
 fn judge_done(
     facts: &Facts,
-    held: &HashSet<ExecutionId>,
+    (held, ahead): &(HashSet<ExecutionId>, HashSet<ExecutionId>),
     pages: &[&(Operated, u32)],
 ) -> Option<Violation> {
     pages.iter().find_map(|(page, record)| {
@@ -156,7 +156,7 @@ fn judge_done(
             ended.is_some_and(|(_, status, _)| status == Status::Cancelled)
         };
         let is_right = |id: &ExecutionId| match page.what.as_str() {
-            "clear" => is_cancelled(id),
+            "clear" => is_cancelled(id) || ahead.contains(id),
             "cancel" => is_cancelled(id) || held.contains(id),
             "reprioritise" | "move_to_front" => facts.operations.moved.contains(id),
             _ => true,
@@ -170,18 +170,28 @@ fn judge_done(
     })
 }
 
-/// Whoever has held a slot; nobody where no operation has cancelled anybody.
-fn held(facts: &Facts) -> HashSet<ExecutionId> {
+/// Whoever has held a slot, and whoever has stood ahead of one; nobody where no operation has ended anybody.
+fn held(facts: &Facts) -> (HashSet<ExecutionId>, HashSet<ExecutionId>) {
     let mut pages = facts.operations.pages.values().flatten();
-    if !pages.any(|(page, _)| page.what == "cancel") {
-        return HashSet::new();
+    if !pages.any(|(page, _)| ["cancel", "clear"].contains(&page.what.as_str())) {
+        return Default::default();
     }
     let decisions = facts.decisions.values().flatten();
-    let held = decisions.filter_map(|decision| match decision.what {
-        What::Held((id, _), _) | What::Granted((id, _), ..) => Some(id),
-        _ => None,
-    });
-    held.collect()
+    let ahead = decisions
+        .clone()
+        .filter_map(|decision| match decision.what {
+            What::Ahead((id, _), _) => Some(id),
+            _ => None,
+        });
+    let held = decisions
+        .clone()
+        .filter_map(|decision| match decision.what {
+            What::Held((id, _), _) | What::Ahead((id, _), _) | What::Granted((id, _), ..) => {
+                Some(id)
+            }
+            _ => None,
+        });
+    (held.collect(), ahead.collect())
 }
 
 /// What the API shows in the end is what the owners counted.

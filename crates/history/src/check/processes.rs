@@ -183,12 +183,8 @@ impl Processes {
                 let epochs = self.acquired.entry(*partition).or_default();
                 epochs.entry(*epoch).or_insert((*t_ns, *pid));
             }
-            Record::Lost {
-                partition,
-                epoch,
-                t_ns,
-            } => {
-                self.given_up.insert((*partition, *epoch), *t_ns);
+            Record::Lost(one) => {
+                self.given_up.insert((one.partition, one.epoch), one.t_ns);
             }
             Record::Held {
                 execution_id,

@@ -31,6 +31,7 @@
 //! *I7.* At the end of such a round the counts of the queue add up, they have risen by what the
 //! round decided, and as many hold a slot as the records show.
 
+mod ahead;
 mod gone;
 mod keeping;
 mod length;
@@ -99,6 +100,8 @@ struct Replay<'a> {
     epoch: Option<Epoch>,
     /// Who holds a slot, and the record of the grant.
     holders: HashMap<ExecutionId, (Attempt, u32)>,
+    /// Who stands ahead of a slot, and the record that says so.
+    ahead: BTreeMap<ExecutionId, (Attempt, u32)>,
     /// Who waits for sure, by group: in none where executions are not grouped, or it is not known how.
     waiting: BTreeMap<Option<Class>, Lanes>,
     /// What executions demand that were grouped anew.
@@ -157,6 +160,7 @@ impl<'a> Replay<'a> {
             broken,
             epoch: None,
             holders: HashMap::new(),
+            ahead: BTreeMap::new(),
             waiting: BTreeMap::new(),
             regrouped: HashMap::new(),
             moved: HashMap::new(),
@@ -185,6 +189,7 @@ impl<'a> Replay<'a> {
     fn begin(&mut self, epoch: Epoch) {
         self.epoch = Some(epoch);
         self.holders.clear();
+        self.ahead.clear();
         self.kept.clear();
         let facts = self.facts;
         // The owner before may have moved some of them and died before it said so.
@@ -241,6 +246,8 @@ impl<'a> Replay<'a> {
                     self.kept.insert(id, (until, record));
                 }
             }
+            What::Ahead(key, granted) => self.stand_ahead(record, key, granted),
+            What::HandedOn(key) => self.hand_on(record, key),
             What::Kept(key, until) => self.keep(record, key, until),
             What::Grouped(id, demand) => self.regroup(id, demand),
             What::Moved(id, lane) => {
@@ -398,15 +405,26 @@ impl<'a> Replay<'a> {
     }
 
     fn grant(&mut self, record: u32, (id, attempt): Key, bounds: Bounds, rule: OrderRule) {
+        self.next_in_order(record, id, bounds, rule);
+        self.judge_turn(record, (id, attempt), bounds, rule);
+        self.nobody_is_ahead(record, id);
+        self.hold(record, (id, attempt), bounds);
+    }
+
+    /// Somebody is granted: nobody stands before it.
+    fn next_in_order(&mut self, record: u32, id: ExecutionId, bounds: Bounds, rule: OrderRule) {
         self.leave(id);
         self.granted += 1;
         self.bounds = Some(bounds);
-        self.judge_turn(record, (id, attempt), bounds, rule);
         if let Some(first) = self.passed(bounds, rule, id) {
             let what = format!("execution {id} was given a slot while {first} was before it");
             let accepted = self.facts.execution(first).and_then(|known| known.accepted);
             self.break_promise(Promise::I3, what, accepted.into_iter().chain([record]));
         }
+    }
+
+    /// Somebody has a slot from now on: it was free.
+    fn hold(&mut self, record: u32, (id, attempt): Key, bounds: Bounds) {
         if let Some((holding, before)) = self.holders.insert(id, (attempt, record)) {
             let what =
                 format!("execution {id} was given a slot while its attempt {holding} held one");
@@ -434,6 +452,7 @@ impl<'a> Replay<'a> {
     }
 
     fn release(&mut self, record: u32, (id, attempt): Key) {
+        self.ahead.remove(&id);
         if self.holders.get(&id).is_some_and(|held| held.0 == attempt) {
             self.holders.remove(&id);
             self.kept.remove(&id);
@@ -447,7 +466,10 @@ impl<'a> Replay<'a> {
         self.added = Counts::default();
         let granted = std::mem::take(&mut self.granted);
         let bounds = self.bounds.filter(|_| !held_up && granted < STEP);
-        let waiter = bounds.and_then(|bounds| self.with_room(bounds, counts.waiting));
+        let waiter = bounds.and_then(|bounds| {
+            let ahead = self.lacks_a_slot(bounds);
+            ahead.or_else(|| self.with_room(bounds, counts.waiting))
+        });
         let was_stuck = std::mem::replace(&mut self.is_stuck, waiter.is_some());
         if let Some(id) = waiter
             && !was_stuck

@@ -347,7 +347,7 @@ fn i7_snapshots_that_go_back_or_were_never_counted() {
     // What only a killed owner had recorded is held against nobody.
     world.records = clean;
     forget(&mut world, |record| {
-        matches!(record, Record::Lost { .. } | Record::Totals { .. })
+        matches!(record, Record::Lost(_) | Record::Totals { .. })
     });
     assert_clean(&world);
     assert_eq!(judged(&world).stats, 0);
@@ -523,7 +523,7 @@ fn i4_a_partition_without_an_owner_after_the_last_fault() {
 fn i4_an_owner_that_was_killed_before_it_recorded_anything() {
     let of_owner = |record: &Record, number: i64| {
         super::random::epoch_of(record) == Some(Epoch(number))
-            || matches!(record, Record::Lost { epoch: Epoch(n), .. } if *n == number)
+            || matches!(record, Record::Lost(one) if one.epoch == Epoch(number))
     };
     let mut between = gaps(&[3, 9]);
     assert_clean(&between);

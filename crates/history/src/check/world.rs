@@ -8,7 +8,7 @@ use attune_core::{
 use uuid::Uuid;
 
 use super::{FinalLine, FinalRow};
-use attune_record::{ProcessPhase, Record, TimeBounds};
+use attune_record::{OfEpoch, ProcessPhase, Record, TimeBounds};
 
 pub(super) const ACTION: ActionId = ActionId(7);
 pub(super) const PARTITION: PartitionId = PartitionId(0);
@@ -170,6 +170,7 @@ impl World {
         });
         for (execution_id, attempt) in self.holders.clone() {
             self.decide(|epoch| Record::Held {
+                ahead: false,
                 execution_id,
                 action_id: ACTION,
                 attempt,
@@ -319,6 +320,7 @@ impl World {
             let (limit, order, grant_no) = (Some(self.limit), self.order, self.grants);
             let worker = Some(self.worker());
             self.decide(|epoch| Record::Granted {
+                ahead: false,
                 execution_id: id,
                 action_id: ACTION,
                 attempt,
@@ -457,10 +459,12 @@ impl World {
             self.phase(role, *pid, ProcessPhase::Stopping);
         }
         let epoch = Epoch(self.epoch);
-        self.push(|t_ns| Record::Lost {
-            partition: PARTITION,
-            epoch,
-            t_ns,
+        self.push(|t_ns| {
+            Record::Lost(OfEpoch {
+                partition: PARTITION,
+                epoch,
+                t_ns,
+            })
         });
         for (role, pid) in &all {
             self.phase(role, *pid, ProcessPhase::Ended);

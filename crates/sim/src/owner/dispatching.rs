@@ -140,6 +140,7 @@ fn as_granted(section: &Section<Dispatch>) -> Section<Grant> {
     let grants = section.grants.iter().map(|dispatch| Grant {
         key: (dispatch.grantee.execution_id, dispatch.grantee.attempt),
         action: dispatch.grantee.action.id,
+        slots: dispatch.grantee.slots,
     });
     Section {
         partition: section.partition,
@@ -149,6 +150,7 @@ fn as_granted(section: &Section<Dispatch>) -> Section<Grant> {
         sync: section.sync.clone(),
         settled: section.settled.clone(),
         cancel: section.cancel.clone(),
+        recall: section.recall.clone(),
         grants: grants.collect(),
     }
 }

@@ -93,8 +93,12 @@ impl World {
                 Fact::Granted {
                     execution_id,
                     attempt,
+                    ahead,
                     ..
-                } => self.note(Note::Granted(*execution_id, *attempt)),
+                } => {
+                    self.seen.ahead += u64::from(*ahead);
+                    self.note(Note::Granted(*execution_id, *attempt));
+                }
                 Fact::Revoked {
                     execution_id,
                     attempt,

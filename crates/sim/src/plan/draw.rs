@@ -75,6 +75,7 @@ impl Plan {
             pools: 1,
             round_items: 0,
             step_items: step_items(seed),
+            lane_length: 0,
             owner_skews: (0..owners).map(|_| rng.between(-200, 200)).collect(),
             worker_slots: (0..workers).map(|_| 1 + rng.index(3)).collect(),
             actions,
@@ -100,6 +101,7 @@ impl Plan {
         plan.add_questions(submits);
         plan.add_operations();
         plan.add_policies();
+        plan.add_lanes();
         plan.routing = RoutingPlan::of(seed, partitions, plan.heal_at);
         plan
     }
@@ -328,6 +330,46 @@ impl Plan {
             let of = rng.index(submits);
             let at = rng.between(50, self.heal_at);
             self.ask(at, Op::Explain { of });
+        }
+        self.ops.sort_by_key(|op| (op.at, op.id));
+    }
+
+    /// How many are granted ahead of their slots, likewise; and in some runs one action has so many short ones that
+    /// some are.
+    fn add_lanes(&mut self) {
+        let mut rng = Rng::new(self.seed ^ 0x1a9e_1a9e_1a9e_1a9e);
+        let rng = &mut rng;
+        self.lane_length = rng.pick(&[0, 1, 3, 256, 256]);
+        if self.lane_length == 0 || rng.chance(500) || self.ops.len() > 100 {
+            return;
+        }
+        let shape = &mut self.actions[0];
+        (shape.limit, shape.run_ms) = (Some(rng.pick(&[1, 1, 2])), rng.pick(&[4, 20, 100]));
+        (shape.max_length, shape.on_worker_lost) = (None, OnWorkerLost::Retry);
+        // What is more than a limit and an order is granted one by one.
+        if rng.chance(800) {
+            (shape.grouping, shape.overflow) = Default::default();
+            (shape.starts, shape.retry) = (Starts::default(), None);
+        }
+        let rush = rng.pick(&[50, 400, 3_000]);
+        for planned in &mut self.ops {
+            if let Op::Submit {
+                action,
+                delay,
+                priority,
+                ..
+            } = &mut planned.what
+            {
+                *action = 0;
+                *delay = delay.filter(|_| rng.chance(300));
+                if rng.chance(700) {
+                    *priority = Priority::Normal;
+                }
+                planned.at = planned.at.min(rng.between(0, rush));
+            }
+        }
+        for slots in &mut self.worker_slots {
+            *slots = (*slots).max(2);
         }
         self.ops.sort_by_key(|op| (op.at, op.id));
     }

@@ -221,6 +221,8 @@ pub struct Plan {
     pub round_items: usize,
     /// How many executions one step of a partition wakes, ends or grants.
     pub step_items: usize,
+    /// How many executions of an action are granted to a worker ahead of their slots at most.
+    pub lane_length: usize,
     /// By how much the clock of each owner is wrong.
     pub owner_skews: Vec<Time>,
     /// How many executions each worker runs at once.

@@ -53,6 +53,9 @@ impl Shadow {
             priority,
             front: false,
             holds: false,
+            ahead: false,
+            line: 0,
+            worker: None,
             attempt: Attempt(0),
             not_before,
             since: now.max(not_before.unwrap_or(now)),
@@ -145,7 +148,7 @@ impl Shadow {
         };
         let left = others().find(|(_, seen)| {
             let is_delayed = seen.attempt == Attempt(0) && seen.not_before.is_some();
-            !seen.holds && !is_delayed && self.is_rival(seen, newcomer)
+            !seen.holds && !seen.ahead && !is_delayed && self.is_rival(seen, newcomer)
         });
         if let Some((left, _)) = left.filter(|_| must_replace && is_known) {
             say(
@@ -244,6 +247,12 @@ impl Shadow {
         asked: &[ExecutionId],
         say: &mut impl FnMut(Promise, String),
     ) {
+        // Of an action that ends whoever runs for a newcomer nobody is granted ahead: who is left from before comes
+        // back, and until then takes room or not.
+        let mut rows = self.rows.values();
+        if rows.any(|seen| seen.ahead && seen.action == newcomer.action) {
+            return;
+        }
         let limits = self.bounds.get(&newcomer.action);
         let wants = limits.is_some_and(|limits| limits.on_limit() == OnLimit::CancelRunning);
         let may_ask = may_ask && wants && self.hold_of(newcomer.action).mode.is_none();
@@ -270,10 +279,9 @@ impl Shadow {
                 format!("{last} is asked to end for {id}, which has room without"),
             );
         }
-        let stay = self
-            .rows
-            .iter()
-            .find(|(_, seen)| seen.holds && !seen.asked && self.is_rival(seen, newcomer));
+        let stay = self.rows.iter().find(|(_, seen)| {
+            (seen.holds || seen.ahead) && !seen.asked && self.is_rival(seen, newcomer)
+        });
         let Some((stays, _)) = stay.filter(|_| may_ask) else {
             return;
         };
@@ -298,7 +306,10 @@ impl Shadow {
         let grouping = self.grouping(action);
         let own = grouping.group(words);
         let is_reached = |limit: Option<u32>, of: Option<Group>| {
-            let waiting = self.eligible(now, action).map(|(_, seen)| seen.words);
+            let ahead = self.rows.values();
+            let ahead = ahead.filter(|seen| seen.action == action && seen.ahead);
+            let waiting = self.eligible(now, action).map(|(_, seen)| seen);
+            let waiting = waiting.chain(ahead).map(|seen| seen.words);
             let waiting = waiting.filter(|it| of.is_none_or(|group| grouping.group(*it) == group));
             let waiting: u64 = waiting.map(|it| grouping.cost(it)).sum();
             let all = self.used(action, of) + waiting + grouping.cost(words);

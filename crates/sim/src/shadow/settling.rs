@@ -22,9 +22,18 @@ impl Shadow {
     /// who may have it, unless no worker of its pool has room, or operators hold it.
     pub(crate) fn settle(&self, now: Millis, out: &mut Vec<Violation>) {
         for action in self.bounds.keys() {
+            if let Some(id) = self.lacks_a_slot(*action) {
+                let words = format!("{id} stands ahead of a slot of {action} that is free");
+                out.push(Violation::of(Promise::I6, words));
+            }
             let held = self.hold_of(*action).mode.is_some();
             // Who waits for its rate waits; `rates` sees that nobody does for ever.
             if held || self.counts_starts(*action) || self.closed.contains(action) {
+                continue;
+            }
+            // Where executions demand otherwise than when some were granted ahead, these come back first.
+            let mut rows = self.rows.values();
+            if rows.any(|seen| seen.action == *action && seen.ahead) {
                 continue;
             }
             if let Some(id) = self.could_be_granted(now, *action) {
@@ -39,7 +48,8 @@ impl Shadow {
 
     /// Somebody stands elsewhere from now on.
     pub(super) fn move_one(&mut self, moved: &Moved, out: &mut Vec<Violation>) {
-        match self.rows.get_mut(&moved.id).filter(|seen| !seen.holds) {
+        let waits = |seen: &&mut Seen| !seen.holds && !seen.ahead;
+        match self.rows.get_mut(&moved.id).filter(waits) {
             Some(seen) => (seen.priority, seen.front) = (moved.priority, moved.front),
             None => {
                 let words = format!("{} is moved and does not wait", moved.id);
@@ -111,12 +121,15 @@ impl Shadow {
         not_before: Option<Millis>,
         out: &mut Vec<Violation>,
     ) {
-        let held = self.rows.get_mut(&id).filter(|seen| seen.holds);
+        let held = self
+            .rows
+            .get_mut(&id)
+            .filter(|seen| seen.holds || seen.ahead);
         match held {
             // Its first delay was over when it was granted, whatever the clock shows now.
             Some(seen) => {
                 (seen.holds, seen.since, seen.not_before) = (false, now, not_before);
-                seen.kept = None;
+                (seen.ahead, seen.worker, seen.kept) = (false, None, None);
             }
             None => out.push(Violation::of(
                 Promise::I5,
@@ -137,7 +150,8 @@ impl Shadow {
             let words = format!("{id} ends as {status} and had ended before");
             return out.push(Violation::of(Promise::I5, words));
         };
-        let reported = seen.holds && told.reports.contains(id, seen.attempt, status);
+        let is_granted = seen.holds || seen.ahead;
+        let reported = is_granted && told.reports.contains(id, seen.attempt, status);
         let by_run = matches!(
             status,
             Status::Succeeded | Status::Failed | Status::TimedOut

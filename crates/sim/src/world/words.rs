@@ -22,6 +22,8 @@ pub struct Seen {
     pub syncs: u64,
     /// Grants that nobody received.
     pub bounces: u64,
+    /// Grants ahead of a slot.
+    pub ahead: u64,
     /// Grants that workers gave back.
     pub returns: u64,
     pub cancelled: u64,
@@ -57,6 +59,7 @@ impl Seen {
         self.unknown_commits += other.unknown_commits;
         self.syncs += other.syncs;
         self.bounces += other.bounces;
+        self.ahead += other.ahead;
         self.returns += other.returns;
         self.cancelled += other.cancelled;
         self.expired += other.expired;

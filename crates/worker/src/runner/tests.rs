@@ -52,6 +52,7 @@ fn request(run: Run, parameters: &Value) -> Grant {
         run,
         timeout_seconds: 60,
         env: BTreeMap::new(),
+        slots: None,
     }
 }
 

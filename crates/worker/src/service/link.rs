@@ -35,6 +35,10 @@ impl Granted for Held {
     fn action_id(&self) -> ActionId {
         self.0.action_id
     }
+
+    fn slots(&self) -> Option<u32> {
+        self.0.slots
+    }
 }
 
 /// Where one life hears from owners.
@@ -129,6 +133,7 @@ fn section_of(section: v2::Section) -> Section<Held> {
         sync: section.sync.map(pairs),
         settled: pairs(section.settled),
         cancel: pairs(section.cancel),
+        recall: section.recall,
         grants: section.grants.into_iter().map(Held).collect(),
     }
 }

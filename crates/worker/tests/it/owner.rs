@@ -94,6 +94,7 @@ impl Owner {
             settled: Vec::new(),
             cancel: Vec::new(),
             grants: Vec::new(),
+            recall: Vec::new(),
         };
         if needs_sync {
             section.sync = Some(self.held(worker, partition));

@@ -324,6 +324,7 @@ pub(crate) fn request(id: i64, run: Run, parameters: Value) -> Grant {
         run,
         timeout_seconds: 60,
         env: BTreeMap::new(),
+        slots: None,
     }
 }
 

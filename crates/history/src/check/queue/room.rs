@@ -25,6 +25,7 @@ impl Replay<'_> {
         let (used, _) = self.used(None);
         let lanes = self.waiting.values();
         let known: usize = lanes.flat_map(BTreeMap::values).map(BTreeSet::len).sum();
+        let known = known + self.ahead.len();
         // One of whom it is not known that it waits may be the first, and lack room.
         let unknown = match waiting > known as u64 {
             true => self.most_demanded,

@@ -1,0 +1,143 @@
+//! Executions that are granted ahead of their slots (ADR 50): who is, who has its slot, who is called back.
+//!
+//! Whoever stands ahead is stored as waiting, with its worker, and its next attempt; the commit that records the end
+//! before it records its slot. Where that one and its own end come in the same round, it is written once.
+
+use std::sync::Arc;
+
+use attune_core::policy::TryEnd;
+use attune_core::{Action, ActionId, WorkerId};
+use attune_dispatch::Key;
+
+use super::{Effect, Partition};
+use crate::counters::Counter;
+use crate::fact::Fact;
+use crate::happened::Happened;
+use crate::queue::{ActionQueue, Millis};
+use crate::stored::{Change, Transition};
+
+impl Partition {
+    /// Gives slots that are free to those who stand ahead of them: their worker has begun them, or will.
+    pub(super) fn hand_slots_on(
+        &mut self,
+        now: Millis,
+        queue: &mut ActionQueue,
+        action: &Arc<Action>,
+        out: &mut Vec<Effect>,
+    ) {
+        while let Some((execution_id, holder)) = queue.hand_on(now) {
+            let Some(worker) = holder.worker else {
+                continue;
+            };
+            self.detector
+                .handed_on(now, action, queue, execution_id, out);
+            let attempt = holder.attempt;
+            self.roster
+                .lock()
+                .hold(worker, (execution_id, attempt), false);
+            self.note(|| Fact::HandedOn {
+                execution_id,
+                action_id: action.id,
+                attempt,
+            });
+            out.push(Effect::Change(Change {
+                transition: Some(Transition::grant()),
+                worker: Some(worker),
+                // A change says all marks of its execution.
+                cancel_requested: holder.cancel_requested,
+                ..Change::of(execution_id, attempt)
+            }));
+            out.push(Effect::Count(Counter::Granted));
+            let what = Happened::Started {
+                execution_id,
+                attempt,
+            };
+            self.happened(action, what, out);
+        }
+    }
+
+    /// Calls those back who stand ahead, where they may not begin before others, or not at all.
+    pub(super) fn call_back(
+        &mut self,
+        queue: &mut ActionQueue,
+        action: &Action,
+        out: &mut Vec<Effect>,
+    ) {
+        if let Some(worker) = queue.recall() {
+            let action_id = action.id;
+            out.push(Effect::Recall { worker, action_id });
+        }
+    }
+
+    /// Grants the next in order to the worker that has all slots of the action, ahead of them; whether more may
+    /// be, and this step has no room for it.
+    pub(super) fn grant_ahead(
+        &mut self,
+        now: Millis,
+        queue: &mut ActionQueue,
+        action: &Arc<Action>,
+        out: &mut Vec<Effect>,
+    ) -> bool {
+        while let Some((worker, slots)) = queue.sequencer(self.cluster.lane_length) {
+            if !self.may_lead(action, worker, slots) {
+                return false;
+            }
+            if self.room.is_used_up() {
+                return true;
+            }
+            self.expire(now, queue, action.id, out);
+            if self.room.expiries == 0 && queue.is_next_expired(now) {
+                return true;
+            }
+            let Some(granted) = queue.grant_ahead(now, worker) else {
+                continue;
+            };
+            self.room.grants -= 1;
+            self.detector.granted(now, action, queue, granted, out);
+            let key = (granted.execution_id, granted.attempt);
+            let change = Change::of(granted.execution_id, granted.attempt);
+            let queue = &*queue;
+            self.note_grant(
+                now,
+                (action, queue),
+                (key, worker),
+                Some(slots),
+                change,
+                out,
+            );
+        }
+        false
+    }
+
+    /// Whether a worker may be granted executions of an action ahead: where nobody else waits for its slots, and
+    /// where an execution that is lost with it, begun or not, is run again, and none that has failed.
+    fn may_lead(&self, action: &Action, worker: WorkerId, slots: u32) -> bool {
+        let rule = action.spec.retry();
+        let again = |end| rule.on.contains(end);
+        let is_plain =
+            again(TryEnd::WorkerLost) && !again(TryEnd::Failed) && !again(TryEnd::TimedOut);
+        let pool = &action.spec.pool;
+        let roster = self.roster.lock();
+        is_plain && !roster.is_waited_for(pool) && roster.may_lead(worker, pool, slots)
+    }
+
+    /// The actions of which a life was told to give everything back, and has not yet.
+    pub(crate) fn recalled_from(&self, worker: WorkerId) -> Vec<ActionId> {
+        let is_recalled = |action_id: &ActionId| {
+            let from = |queue: &mut ActionQueue| queue.recalled_from();
+            self.queues.with_existing(*action_id, from).flatten() == Some(worker)
+        };
+        let holding = self.holding.iter().copied();
+        holding.filter(is_recalled).collect()
+    }
+
+    /// Whether a life stands ahead with this grant.
+    pub(crate) fn is_ahead(&self, worker: WorkerId, grant: Key) -> bool {
+        self.held_by(worker, grant)
+            .is_some_and(|(_, holder)| holder.ahead)
+    }
+}
+
+#[cfg(test)]
+#[path = "handing_on_tests.rs"]
+mod tests;

@@ -1,0 +1,282 @@
+//! Tests of executions that are granted to a worker ahead of their slots.
+
+use attune_core::{Outcome, PauseMode, PauseTarget, Priority, RejectCode, RequestId, WorkerId};
+
+use super::super::test_world::{
+    ACTION, WORKER, World, action, cancel, completed, completion, life, submit_event,
+};
+use super::super::*;
+use crate::counters::Counter;
+use crate::queue::Blocked;
+
+/// A world in which an action of this limit has had four ends, and `waiting` more than its slots are there.
+fn world(limit: u32, waiting: usize) -> (World, Vec<ExecutionId>) {
+    let mut world = World::new(Some(limit), 1_000);
+    world.partition.cluster.lane_length = 256;
+    let mut ids = world.submit(4 + limit as usize + waiting);
+    for id in ids.drain(..4) {
+        assert_eq!(world.ahead(), [], "nobody knows yet how long runs take");
+        world.now += 10;
+        world.complete(id, 1);
+    }
+    (world, ids)
+}
+
+#[test]
+fn the_worker_that_has_all_slots_is_granted_more_than_it_has() {
+    let (mut world, ids) = world(2, 20);
+    assert_eq!(world.holders(), ids[..2]);
+    assert_eq!(world.ahead(), ids[2..10], "as many as at first");
+    let dispatched: Vec<_> = ids[..10].iter().map(|id| (*id, Attempt(1))).collect();
+    assert!(world.stored.dispatched.ends_with(&dispatched));
+    assert_eq!(world.partition.stats(ACTION).unwrap().queue_length, 20);
+    assert_eq!(
+        world.partition.blocked(ACTION),
+        Some(Blocked::Limit { limit: 2 })
+    );
+    assert_eq!(world.roster.lock().held(WORKER), 2, "they take no room");
+    // One that ends hands its slot on, and the line is filled up again.
+    world.now += 10;
+    world.complete(ids[1], 1);
+    assert_eq!(world.holders(), [ids[0], ids[2]]);
+    assert_eq!(world.ahead(), ids[3..11]);
+    // Whoever comes later stands behind them.
+    let before = world.stored.answers.len();
+    world.submit(1);
+    let answer = world.stored.answers[before].as_ref().unwrap();
+    assert_eq!(answer.position, Some(19));
+}
+
+#[test]
+fn what_begins_and_ends_in_one_round_is_written_once() {
+    let (mut world, ids) = world(1, 30);
+    world.now += 10;
+    let ends = ids[..5].iter().map(|id| completed(*id, 1)).collect();
+    world.round(ends);
+    assert_eq!(world.holders(), [ids[5]]);
+    // More than half of the line ended in one round: it is longer from now on.
+    assert_eq!(world.ahead(), ids[6..22]);
+    assert_eq!(world.count(Counter::Granted), 10, "each has had its slot");
+}
+
+#[test]
+fn an_end_that_comes_before_the_one_before_it_counts() {
+    let (mut world, ids) = world(1, 9);
+    let granted = world.count(Counter::Granted);
+    world.complete(ids[1], 1);
+    assert_eq!(world.holders(), [ids[0]]);
+    assert_eq!(world.count(Counter::Granted), granted);
+    world.complete(ids[0], 1);
+    assert_eq!(world.holders(), [ids[2]]);
+    world.complete(ids[1], 1);
+    assert_eq!(world.count(Counter::StaleCompletion), 1);
+}
+
+#[test]
+fn who_belongs_before_them_calls_them_back() {
+    let (mut world, ids) = world(1, 9);
+    let urgent = world.submit_with(1, Priority::High)[0];
+    assert_eq!(world.stored.recalled, [(WORKER, ACTION)]);
+    world.submit_with(1, Priority::High);
+    assert_eq!(world.stored.recalled.len(), 1, "once");
+    assert_eq!(world.partition.recalled_from(WORKER), [ACTION]);
+    // One begins before its worker hears of it; the rest comes back.
+    world.complete(ids[0], 1);
+    assert_eq!(world.holders(), [ids[1]]);
+    give_back(&mut world, &ids[2..9]);
+    assert_eq!(world.partition.recalled_from(WORKER), []);
+    let dispatched = &world.stored.dispatched;
+    let first = dispatched[dispatched.len() - 8];
+    assert_eq!(
+        first,
+        (urgent, Attempt(1)),
+        "the lane begins anew, in order"
+    );
+    assert_eq!(world.attempt(ids[2]), 2, "and they behind it");
+    assert_eq!(world.partition.holds(ids[2]), Some(Attempt(2)));
+}
+
+fn give_back(world: &mut World, ids: &[ExecutionId]) {
+    let attempt = |id: &ExecutionId| world.stored.active[id].1;
+    let grants = ids
+        .iter()
+        .map(|id| ((*id, attempt(id)), Arc::from("called")));
+    let grants = grants.collect();
+    world.round(vec![Event::Returned {
+        worker: WORKER,
+        grants,
+    }]);
+}
+
+#[test]
+fn a_paused_queue_calls_them_back_and_grants_nobody_ahead() {
+    let (mut world, ids) = world(1, 9);
+    pause(&mut world, true);
+    assert_eq!(world.stored.recalled, [(WORKER, ACTION)]);
+    give_back(&mut world, &ids[1..9]);
+    world.complete(ids[0], 1);
+    assert_eq!((world.holders(), world.ahead()), (vec![], vec![]));
+    pause(&mut world, false);
+    assert_eq!(world.holders(), [ids[1]]);
+}
+
+fn pause(world: &mut World, holds: bool) {
+    let mut pauses = Pauses::clone(&world.partition.pauses);
+    pauses.version += 1;
+    let all = PauseTarget::All;
+    match holds {
+        true => pauses.held.insert(all, PauseMode::Pause),
+        false => pauses.held.remove(&all),
+    };
+    world.round(vec![Event::Pauses(Arc::new(pauses))]);
+}
+
+#[test]
+fn another_limit_calls_them_back() {
+    for limit in [1, 3] {
+        let (mut world, ids) = world(2, 20);
+        world.round(vec![Event::ActionKnown(Box::new(action(Some(limit))))]);
+        assert_eq!(world.stored.recalled, [(WORKER, ACTION)]);
+        give_back(&mut world, &ids[4..10]);
+        world.complete(ids[0], 1);
+        world.complete(ids[1], 1);
+        assert!(world.holders().len() <= (limit as usize).max(2));
+        assert!(world.holders().starts_with(&ids[2..3]));
+    }
+}
+
+#[test]
+fn who_was_lost_ahead_waits_again_and_nobody_is_granted_ahead_until_one_has_ended() {
+    let (mut world, ids) = world(1, 20);
+    let lost: Vec<_> = ids[..9].iter().map(|id| world.slot(*id, true)).collect();
+    let other = WorkerId::fresh();
+    world.roster.lock().set([life(other, 9)]);
+    world.reconcile(lost);
+    assert_eq!(
+        world.holders(),
+        [ids[0]],
+        "it is tried again, at another worker"
+    );
+    assert_eq!(world.ahead(), []);
+    assert_eq!(
+        world.stored.put_back[&ids[0]].unbegun, 0,
+        "it counts as a try"
+    );
+    assert_eq!(world.stored.put_back[&ids[1]].unbegun, 1, "nobody knows");
+    world.round(vec![Event::Completed(Completion {
+        worker: other,
+        ..completion(ids[0], 2)
+    })]);
+    assert_eq!(world.holders(), [ids[1]]);
+    assert_eq!(world.ahead(), ids[2..10]);
+}
+
+#[test]
+fn a_later_owner_knows_them_and_calls_them_back() {
+    let (world, ids) = world(1, 20);
+    let mut world = world.take_over(Some(1));
+    assert_eq!(world.ahead(), ids[1..9]);
+    assert_eq!(world.stored.recalled, [(WORKER, ACTION)]);
+    assert_eq!(world.roster.lock().held(WORKER), 1);
+    world.complete(ids[0], 1);
+    assert_eq!(world.holders(), [ids[1]]);
+    give_back(&mut world, &ids[2..9]);
+    assert_eq!(world.ahead(), [], "it does not know how long runs take");
+    assert_eq!(world.rows()[8].worker, None);
+}
+
+#[test]
+fn one_that_is_cancelled_is_asked_to_end_and_the_rest_stays() {
+    let (mut world, ids) = world(1, 9);
+    world.round(vec![cancel(ids[3])]);
+    assert_eq!(world.stored.cancelled, [(WORKER, (ids[3], Attempt(1)))]);
+    assert_eq!(world.ahead().len(), 8);
+    let outcome = Arc::new(Outcome::of(Status::Cancelled, None));
+    world.round(vec![Event::Completed(Completion {
+        outcome,
+        ..completion(ids[3], 1)
+    })]);
+    assert_eq!(world.stored.history[&ids[3]], Status::Cancelled);
+    assert!(!world.ahead().contains(&ids[3]));
+    assert_eq!(world.holders(), [ids[0]]);
+}
+
+#[test]
+fn a_mark_to_end_stays_when_the_slot_comes() {
+    let (mut world, ids) = world(1, 9);
+    world.round(vec![cancel(ids[1])]);
+    let effects = world.step(completed(ids[0], 1));
+    let marked = effects.iter().any(|effect| {
+        matches!(effect, Effect::Change(change) if change.id == ids[1] && change.cancel_requested)
+    });
+    assert!(marked, "{effects:?}");
+}
+
+#[test]
+fn who_stands_ahead_has_no_slot_to_be_taken_back() {
+    let (mut world, ids) = world(1, 9);
+    let command = ForceRelease {
+        request_id: RequestId::fresh(),
+        execution_id: ids[1],
+        attempt: Attempt(1),
+        who: "test".to_owned(),
+        reason: "it seems stuck".to_owned(),
+        worker: None,
+        never_begun: false,
+    };
+    world.round(vec![Event::ForceRelease {
+        command: Box::new(command),
+        reply_to: Some(Arc::from("asker")),
+    }]);
+    assert_eq!(world.refused().unwrap().code, RejectCode::AlreadyEnded);
+    assert_eq!(world.ahead().len(), 8);
+}
+
+#[test]
+fn they_wait_and_are_told_for_whom() {
+    let (world, ids) = world(1, 9);
+    let said = world.partition.explanation(world.now, ids[3]).unwrap();
+    assert_eq!(said.state, attune_core::explain::QueueState::Waiting);
+    assert_eq!(said.position, Some(2));
+    let attune_core::explain::Reason::Limit(lack) = &said.waits_for[0] else {
+        panic!("{said:?}");
+    };
+    assert_eq!((lack.used, lack.ahead, lack.holders.len()), (1, 2, 1));
+    assert_eq!(lack.holders[0].execution_id, ids[0]);
+}
+
+#[test]
+fn nobody_is_granted_ahead_where_that_could_change_what_is_promised() {
+    // A failure is tried again at its old place: the next would pass it.
+    let mut fails = action(Some(1));
+    fails.spec.policy.retry = Some(attune_core::policy::Retry {
+        max_attempts: Some(3),
+        on: None,
+        backoff: Default::default(),
+        hold_slot: false,
+    });
+    let mut world = World::new(Some(1), 1_000);
+    world.partition.cluster.lane_length = 256;
+    world.round(vec![Event::ActionKnown(Box::new(fails))]);
+    let ids = world.submit(30);
+    for id in &ids[..12] {
+        world.now += 10;
+        world.complete(*id, 1);
+    }
+    assert_eq!(world.ahead(), []);
+    // Others wait for the slots of the worker.
+    let (mut world, ids) = self::world(1, 30);
+    let pool = action(None).spec.pool;
+    world.roster.lock().wait_for(&pool, PartitionId(9));
+    for id in &ids[..9] {
+        world.complete(*id, 1);
+    }
+    assert_eq!(world.ahead(), []);
+    // It has all slots, and fewer places than the action has slots.
+    let mut world = World::new(Some(2), 1_000);
+    world.partition.cluster.lane_length = 256;
+    world.lives([life(WORKER, 1), life(WorkerId::fresh(), 1)]);
+    world.submit(30);
+    assert_eq!(world.ahead(), []);
+    let _ = submit_event;
+}

@@ -1,0 +1,35 @@
+//! Tests of how many stand ahead of their slots.
+
+use super::*;
+
+fn noted(ran: Millis, ends: u32, at_once: u32) -> Ahead {
+    let mut ahead = Ahead::default();
+    for end in 0..ends {
+        ahead.note(Millis::from(end / at_once), ran, 1);
+    }
+    ahead
+}
+
+#[test]
+fn a_line_begins_when_enough_have_ended_and_grows_where_half_of_it_ends_in_a_round() {
+    assert_eq!(noted(1, 3, 1).most(1, 256), 0);
+    assert_eq!(noted(1, 4, 1).most(1, 256), 8);
+    assert_eq!(noted(1, 800, 3).most(1, 256), 8);
+    assert_eq!(noted(1, 12, 4).most(1, 256), 16);
+    assert_eq!(noted(1, 64, 32).most(1, 256), 100, "as much work as may be");
+    assert_eq!(noted(1, 1_000, 100).most(1, 60), 60, "as long as it may be");
+    assert_eq!(noted(1, 1_000, 100).most(1, 0), 0);
+}
+
+#[test]
+fn a_line_is_as_much_work_as_somebody_may_wait_who_belongs_before_it() {
+    assert_eq!(noted(20, 1_000, 100).most(1, 256), 5);
+    assert_eq!(noted(400, 1_000, 1).most(1, 256), 1);
+    assert_eq!(noted(400, 1_000, 1).most(4, 256), 4, "each slot has a next");
+    assert_eq!(
+        noted(600, 1_000, 1).most(4, 256),
+        0,
+        "long runs hide the way"
+    );
+    assert_eq!(noted(0, 1_000, 1).most(1, 256), 8);
+}

@@ -1,0 +1,120 @@
+//! Broken histories of what is granted ahead of its slot.
+
+use attune_core::{ExecutionId, WorkerId};
+use attune_record::{HandedOn, Record};
+
+use crate::check::Promise;
+use crate::check::tests::{NORMAL, assert_breaks, assert_clean};
+use crate::check::world::World;
+
+/// Where the first record is of which this is true.
+fn place(world: &World, is_it: impl Fn(&Record) -> bool) -> usize {
+    let mut records = world.records.iter();
+    records.position(is_it).expect("it is there")
+}
+
+fn is_granted(record: &Record, wanted: ExecutionId) -> bool {
+    matches!(record, Record::Granted { execution_id, .. } if *execution_id == wanted)
+}
+
+fn is_handed_on(record: &Record, wanted: ExecutionId) -> bool {
+    matches!(record, Record::HandedOn(one) if one.execution_id == wanted)
+}
+
+/// Four executions of which the second and the third are granted ahead, before the first ends.
+fn handed_on() -> (World, Vec<ExecutionId>) {
+    let mut world = World::new(1);
+    let ids: Vec<_> = (0..4).map(|_| world.submit(NORMAL)).collect();
+    world.drain();
+    let ended = |record: &Record| matches!(record, Record::Ended { execution_id, .. } if *execution_id == ids[0]);
+    for id in [ids[1], ids[2]] {
+        let at = place(&world, |record| is_granted(record, id));
+        let mut granted = world.records[at].clone();
+        let Record::Granted {
+            execution_id,
+            action_id,
+            attempt,
+            epoch,
+            round,
+            t_ns,
+            ahead,
+            ..
+        } = &mut granted
+        else {
+            panic!("{granted:?}");
+        };
+        world.records[at] = Record::HandedOn(HandedOn {
+            execution_id: *execution_id,
+            action_id: *action_id,
+            attempt: *attempt,
+            epoch: *epoch,
+            round: *round,
+            t_ns: *t_ns,
+        });
+        (*ahead, *t_ns) = (true, 0);
+        let first = place(&world, ended);
+        world.records.insert(first, granted);
+    }
+    (world, ids)
+}
+
+#[test]
+fn who_stands_ahead_is_handed_its_slot() {
+    assert_clean(&handed_on().0);
+}
+
+#[test]
+fn i3_a_slot_that_is_handed_to_a_later_one() {
+    let (mut world, ids) = handed_on();
+    let second = place(&world, |record| is_handed_on(record, ids[1]));
+    let third = place(&world, |record| is_handed_on(record, ids[2]));
+    world.records.swap(second, third);
+    assert_breaks(&world, Promise::I3);
+}
+
+#[test]
+fn i3_who_is_granted_ahead_out_of_order() {
+    let (mut world, ids) = handed_on();
+    let second = place(&world, |record| is_granted(record, ids[1]));
+    let third = place(&world, |record| is_granted(record, ids[2]));
+    world.records.swap(second, third);
+    assert_breaks(&world, Promise::I3);
+}
+
+#[test]
+fn i6_a_slot_that_nobody_is_handed() {
+    let (mut world, ids) = handed_on();
+    let second = place(&world, |record| is_handed_on(record, ids[1]));
+    world.records.remove(second);
+    assert_breaks(&world, Promise::I6);
+}
+
+#[test]
+fn i2_a_slot_that_is_handed_on_before_it_is_free() {
+    let (mut world, ids) = handed_on();
+    let second = place(&world, |record| is_handed_on(record, ids[1]));
+    let handed_on = world.records.remove(second);
+    let third = place(&world, |record| is_granted(record, ids[2]));
+    world.records.insert(third + 1, handed_on);
+    assert_breaks(&world, Promise::I2);
+}
+
+#[test]
+fn i2_who_is_granted_ahead_to_another_worker() {
+    let (mut world, ids) = handed_on();
+    let second = place(&world, |record| is_granted(record, ids[1]));
+    let Record::Granted { worker, .. } = &mut world.records[second] else {
+        panic!("it was granted");
+    };
+    *worker = Some(WorkerId::fresh());
+    assert_breaks(&world, Promise::I2);
+}
+
+#[test]
+fn i3_a_slot_that_is_given_beside_whoever_stands_ahead() {
+    let (mut world, ids) = handed_on();
+    let second = place(&world, |record| is_handed_on(record, ids[1]));
+    let fourth = place(&world, |record| is_granted(record, ids[3]));
+    world.records.swap(second, fourth);
+    assert_breaks(&world, Promise::I3);
+}
