@@ -12,6 +12,7 @@ Needs pika. Written from docs/PROTOCOL.md alone.
 """
 
 import argparse
+import collections
 import datetime
 import json
 import os
@@ -313,6 +314,7 @@ class Entry:
         self.grant = grant  # None of what a sync has named and nobody has seen here
         self.why = why
         self.since = time.monotonic()
+        self.ready_since = None  # a free slot of this worker is all that it waits for
         self.run = None
         self.told = False  # that it runs
         self.item = None  # its end, as execution.completed
@@ -375,6 +377,7 @@ class Life:
             elif entry and entry.state == "waiting":
                 known = {name: entry.grant[name] for name in ("execution_id", "attempt", "action_id")}
                 entry.ends(known | {"status": "cancelled"})
+        self.give_back("it was called back", section.get("recall", ()))
 
     def is_closed(self, partition, action_id):
         """Whether something of the action is on its way back: what begins now would overtake it."""
@@ -389,9 +392,22 @@ class Life:
         if entry and entry.state == "running":
             entry.run.kill()
 
+    def ready(self):
+        """What waits for nothing but a free slot of this worker, in order of arrival."""
+        before = collections.Counter()
+        ready = []
+        for _, entry in self.all("waiting", "running"):
+            action, most = entry.grant["action_id"], entry.grant.get("slots")
+            # One that is granted ahead of its slot begins when enough of those before it have ended.
+            if entry.state == "waiting" and (most is None or before[action] < most):
+                entry.ready_since = entry.ready_since or time.monotonic()
+                ready.append(entry)
+            before[action] += 1
+        return ready
+
     def begin(self, lease):
         free = self.slots - len(self.all("running"))
-        for _, entry in self.all("waiting")[: max(free, 0)]:
+        for entry in self.ready()[: max(free, 0)]:
             if not lease.is_good():
                 return
             entry.state, entry.since = "running", time.monotonic()
@@ -403,17 +419,19 @@ class Life:
             if item is not None:
                 entry.ends(item)
 
-    def give_back(self, everything, why):
-        """Gives back what waits: everything, or what has waited for long, with all of its action."""
-        waiting = [entry for _, entry in self.all("waiting")]
-        if not everything:
-            if len(self.all("running")) < self.slots:
-                return
+    def give_back(self, why, actions=None):
+        """Gives back everything that waits, or all of it of some actions: never one from the middle."""
+        for _, entry in self.all("waiting"):
+            if actions is None or entry.grant["action_id"] in actions:
+                entry.state, entry.why = "returned", why
+
+    def give_back_late(self):
+        """Gives back what has waited for long because all slots are taken."""
+        if len(self.all("running")) >= self.slots:
             late = time.monotonic() - GIVE_BACK_SECONDS
-            actions = {entry.grant["action_id"] for entry in waiting if entry.since <= late}
-            waiting = [entry for entry in waiting if entry.grant["action_id"] in actions]
-        for entry in waiting:
-            entry.state, entry.why = "returned", why
+            waiting = [entry for entry in self.ready() if entry.ready_since <= late]
+            actions = {entry.grant["action_id"] for entry in waiting}
+            self.give_back("all slots of its worker are taken", actions)
 
     def link_is_new(self):
         for stream in self.streams.values():
@@ -582,10 +600,10 @@ class Worker:
             self.say_hello()
         self.lease.keep()
         if self.stopping:
-            self.life.give_back(True, "its worker stops")
+            self.life.give_back("its worker stops")
         else:
             self.life.begin(self.lease)
-            self.life.give_back(False, "all slots of its worker are taken")
+            self.life.give_back_late()
         self.life.finish()
         self.report()
         if self.stopping and not self.life.all("running"):
