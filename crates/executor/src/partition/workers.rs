@@ -11,6 +11,7 @@ use std::sync::Arc;
 use attune_core::{Action, ActionId, Attempt, ExecutionId, WorkerId};
 use attune_dispatch::Key;
 
+use super::handing_on::may_stand_ahead;
 use super::holders::Lost;
 use super::{Effect, Partition};
 use crate::fact::Fact;
@@ -76,14 +77,20 @@ impl Lines {
 
 impl Partition {
     /// The life of a worker that may be granted something now: of a pool for which somebody stands in line,
-    /// only whose turn it is.
-    pub(super) fn worker_for(&self, pool: &str) -> Option<WorkerId> {
-        let roster = self.roster.lock();
+    /// only whose turn it is. Where runs are short, whoever has most slots of the action already.
+    pub(super) fn worker_for(&self, action: &Action, queue: &ActionQueue) -> Option<WorkerId> {
+        let (pool, roster) = (&action.spec.pool, self.roster.lock());
         match self.turns_left {
-            Some(0) => None,
-            Some(_) => roster.choose(pool),
-            None if roster.is_waited_for(pool) => None,
-            None => roster.choose(pool),
+            Some(0) => return None,
+            None if roster.is_waited_for(pool) => return None,
+            _ => {}
+        }
+        // Whoever has all slots hands them on.
+        match queue.gathers_at(self.cluster.lane_length) {
+            Some((worker, slots)) if may_stand_ahead(action) => {
+                roster.choose_rather(pool, worker, slots)
+            }
+            _ => roster.choose(pool),
         }
     }
 

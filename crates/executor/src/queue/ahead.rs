@@ -23,6 +23,9 @@ const FIRST: usize = 8;
 const MOST_WORK: f32 = 100.0;
 /// Runs that take longer, in milliseconds, are not granted ahead: the way of a grant is nothing beside them.
 const LONG_RUN: f32 = 500.0;
+/// Runs that take longer, in milliseconds, are spread over the workers that there are: their work may be more than
+/// one host has hands for, and is more than the way of a grant.
+const GATHERED_RUN: f32 = 10.0;
 /// So many ends show how long runs take.
 const ENOUGH_ENDS: u32 = 4;
 /// What the newest end counts.
@@ -163,6 +166,26 @@ impl ActionQueue {
         (is_plain && slots <= MOST_SLOTS && slots > 0).then_some(slots)
     }
 
+    /// Where slots had better be, all of them, and how many there are: at the worker that has most. `None` where
+    /// nobody is to be granted ahead; `most` is how many may be.
+    pub(crate) fn gathers_at(&self, most: usize) -> Option<(WorkerId, u32)> {
+        let slots = self.lane_slots().filter(|slots| *slots > 1)?;
+        let load = self.load.as_deref()?;
+        let ahead = load.ahead.as_ref()?;
+        if ahead.most(slots, most) == 0 || ahead.run > GATHERED_RUN {
+            return None;
+        }
+        let mut counts: Vec<(usize, WorkerId)> = Vec::new();
+        for worker in load.active.values().filter_map(|holder| holder.worker) {
+            match counts.iter_mut().find(|(_, of)| *of == worker) {
+                Some((count, _)) => *count += 1,
+                None => counts.push((1, worker)),
+            }
+        }
+        let (_, worker) = counts.into_iter().max()?;
+        Some((worker, slots as u32))
+    }
+
     /// The worker that has all of its slots, and with how many it may be granted executions ahead: `None` where
     /// that is nobody, where enough stand ahead, or where none waits. `most` is how many may stand ahead.
     pub(crate) fn sequencer(&self, most: usize) -> Option<(WorkerId, u32)> {
@@ -256,6 +279,8 @@ impl ActionQueue {
         if std::mem::replace(&mut ahead.is_recalled, true) {
             return None;
         }
+        // Where that happens again and again a long line comes back more often than it is of use.
+        ahead.length = (ahead.length / 2).max(1);
         load.active.get(first)?.worker
     }
 
