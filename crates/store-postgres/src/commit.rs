@@ -337,7 +337,9 @@ fn parameters(batch: &Batch, of: CommitOf) -> Result<PgArguments, StoreError> {
     binds.value(batch.owner.0);
     binds.column(&fences, |(partition, _)| i32::from(partition.0));
     binds.column(&fences, |(_, epoch)| epoch.0);
-    binds.value(text::time(batch.at));
+    if of.has_time() {
+        binds.value(text::time(batch.at));
+    }
     for part in Part::ALL.into_iter().filter(|part| of.has(*part)) {
         match part {
             Part::Accepts => add_inserts(&mut binds, &inserts(batch)),

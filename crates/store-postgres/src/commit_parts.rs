@@ -169,7 +169,7 @@ impl Part {
 }
 
 /// The parameters of every batch.
-const ALWAYS: [&str; 4] = ["owner", "partitions", "epochs", "at"];
+const ALWAYS: [&str; 3] = ["owner", "partitions", "epochs"];
 
 /// Which parts a batch has.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -190,11 +190,18 @@ impl CommitOf {
         self.0 & 1 << part as u16 != 0
     }
 
+    /// Whether it writes when something was: `at`, a parameter after those of every batch.
+    pub(crate) fn has_time(self) -> bool {
+        let with_time = [Part::Accepts, Part::Grants, Part::Ends];
+        with_time.into_iter().any(|part| self.has(part))
+    }
+
     /// The names of its parameters, from the first.
     fn parameters(self) -> Vec<&'static str> {
         let parts = Part::ALL.into_iter().filter(|part| self.has(*part));
         let theirs = parts.flat_map(|part| part.parameters().iter().copied());
-        ALWAYS.into_iter().chain(theirs).collect()
+        let time = self.has_time().then_some("at");
+        ALWAYS.into_iter().chain(time).chain(theirs).collect()
     }
 }
 
