@@ -26,10 +26,9 @@
 -- because two actions use one request id at the same moment: whoever runs this as it stands gets a
 -- unique violation then, and nothing is written.
 --
--- To prepare and to end a part costs as much as its work on some ten rows, and a column that is NULL in
--- every row is handed from step to step like any other. So what stands between IF and END of a part is only
--- there for a batch that has it (src/commit_parts.rs), with its parameters. They have names here, and numbers
--- where it is run.
+-- To prepare and to end a part costs as much as its work on some ten rows. So what stands between IF and END
+-- of a part is only there for a batch that has it (src/commit_parts.rs), with its parameters. They have names
+-- here, and numbers where it is run.
 --
 -- What is accepted, granted and ended has the owner's time, $at: this clock may have been set, and a
 -- row of a day that is not its own is dropped with that day, or not found.
@@ -50,20 +49,16 @@ held AS MATERIALIZED (
 , inserted AS (
     INSERT INTO attune.execution_active (
         id, action, created, requested_at, grant_no, request_id, attempt, priority, status,
-        action_ref, parameters, cancel_requested, worker
-        -- IF details
-        , not_before, timeout_seconds, enforcement_id, requested_by, group_key, labels, requeue_of,
+        action_ref, parameters, cancel_requested, worker,
+        not_before, timeout_seconds, enforcement_id, requested_by, group_key, labels, requeue_of,
         demand
-        -- END details
     )
     SELECT n.id, n.action, $at::timestamptz,
            CASE WHEN n.status = 'requested' THEN $at::timestamptz END, n.grant_no, n.request_id,
            n.attempt, n.priority, n.status, n.action_ref, n.parameters::json,
-           n.cancel_requested, n.worker
-           -- IF details
-           , n.not_before, n.timeout_seconds, n.enforcement_id, n.requested_by, n.group_key,
+           n.cancel_requested, n.worker,
+           n.not_before, n.timeout_seconds, n.enforcement_id, n.requested_by, n.group_key,
            n.labels::json, n.requeue_of, n.demand
-           -- END details
     FROM (
         SELECT
             unnest($new_ids::bigint[]) AS id, unnest($new_actions::bigint[]) AS action,
@@ -73,15 +68,13 @@ held AS MATERIALIZED (
             unnest($new_priorities::smallint[]) AS priority,
             unnest($new_refs::text[]) AS action_ref, unnest($new_parameters::text[]) AS parameters,
             unnest($new_cancels::boolean[]) AS cancel_requested,
-            unnest($new_workers::uuid[]) AS worker
-            -- IF details
-            , unnest($new_enforcement_ids::text[]) AS enforcement_id,
+            unnest($new_workers::uuid[]) AS worker,
+            unnest($new_enforcement_ids::text[]) AS enforcement_id,
             unnest($new_requested_by::text[]) AS requested_by,
             unnest($new_groups::text[]) AS group_key, unnest($new_labels::text[]) AS labels,
             unnest($new_not_before::timestamptz[]) AS not_before,
             unnest($new_timeouts::integer[]) AS timeout_seconds,
             unnest($new_requeue_of::bigint[]) AS requeue_of, unnest($new_demands::bytea[]) AS demand
-            -- END details
     ) AS n
     WHERE (SELECT fully FROM held)
     -- AGAIN: ON CONFLICT (id) DO NOTHING
@@ -254,10 +247,8 @@ held AS MATERIALIZED (
         id, action, created, requested_at, started_at, finished_at, not_before, grant_no,
         request_id, worker, attempt, timeout_seconds, exit_code, priority, cancel_requested,
         status, action_ref, enforcement_id, requested_by, group_key, labels, parameters,
-        requeue_of, last_error, end_code
-        -- IF outputs
-        , result, error, stdout, stderr
-        -- END outputs
+        requeue_of, last_error, end_code,
+        result, error, stdout, stderr
     )
     SELECT g.id, g.action, g.created, g.requested_at,
            coalesce(g.started_at, o.began),
@@ -268,19 +259,15 @@ held AS MATERIALIZED (
            g.grant_no, g.request_id, g.worker, g.attempt, g.timeout_seconds, o.exit_code,
            g.priority, g.cancel_requested, o.final_status, g.action_ref, g.enforcement_id,
            g.requested_by, g.group_key, g.labels, g.parameters, g.requeue_of, g.last_error,
-           o.end_code
-           -- IF outputs
-           , o.result::json, o.error, o.stdout, o.stderr
-           -- END outputs
+           o.end_code,
+           o.result::json, o.error, o.stdout, o.stderr
     FROM (
         SELECT
             unnest($end_ids::bigint[]) AS id, unnest($end_statuses::text[]) AS final_status,
             unnest($end_exit_codes::integer[]) AS exit_code,
-            unnest($end_codes::text[]) AS end_code, unnest($end_began::timestamptz[]) AS began
-            -- IF outputs
-            , unnest($end_results::text[]) AS result, unnest($end_errors::text[]) AS error,
+            unnest($end_codes::text[]) AS end_code, unnest($end_began::timestamptz[]) AS began,
+            unnest($end_results::text[]) AS result, unnest($end_errors::text[]) AS error,
             unnest($end_stdouts::text[]) AS stdout, unnest($end_stderrs::text[]) AS stderr
-            -- END outputs
     ) AS o
     JOIN gone g ON g.id = o.id
 )

@@ -295,39 +295,18 @@ fn body(row: &PgRow) -> Result<GrantedBody, Failure> {
 /// Which parts of the statement a batch has.
 fn parts(batch: &Batch, run: Run) -> CommitOf {
     let accepts = !batch.inserts.is_empty() || !batch.instant.is_empty();
-    let texts = |outcome: &Outcome| {
-        outcome.result.is_some()
-            || outcome.error.is_some()
-            || outcome.stdout.is_some()
-            || outcome.stderr.is_some()
-    };
     let has = |part| match part {
         Part::Accepts => accepts,
-        Part::Details => batch.inserts.iter().any(has_details),
         Part::Instant => !batch.instant.is_empty(),
         Part::Meters => !batch.meters.is_empty(),
         Part::Progress => !batch.progress.is_empty(),
         Part::Grants => batch.updates.iter().any(is_grant),
         Part::Changes => !batch.updates.iter().all(is_grant),
         Part::Ends => !batch.ends.is_empty(),
-        Part::Outputs => batch.ends.iter().any(|end| texts(&end.outcome)),
         Part::Totals => !batch.totals.is_empty(),
         Part::Again => run == Run::Again,
     };
     CommitOf::parts(Part::ALL.into_iter().filter(|part| has(*part)))
-}
-
-/// Whether an execution has what [`add_details`] writes.
-fn has_details(new: &NewExecution) -> bool {
-    let of = &new.submission;
-    new.demand.is_some()
-        || of.enforcement_id.is_some()
-        || of.requested_by.is_some()
-        || of.group.is_some()
-        || !of.labels.is_empty()
-        || of.not_before.is_some()
-        || of.timeout_seconds.is_some()
-        || of.requeue_of.is_some()
 }
 
 /// The parameters of the statement, in its order. Everything that is locked is sorted.
@@ -342,46 +321,18 @@ fn parameters(batch: &Batch, of: CommitOf) -> Result<PgArguments, StoreError> {
     }
     for part in Part::ALL.into_iter().filter(|part| of.has(*part)) {
         match part {
-            Part::Accepts => add_inserts(&mut binds, &inserts(batch)),
-            Part::Details => {
-                let inserts = inserts(batch);
-                add_details(&mut binds, &inserts);
-                let demand = |new: &&NewExecution| new.demand.map(|demand| demand.to_bytes());
-                binds.column(&inserts, demand);
-            }
+            Part::Accepts => add_inserts(&mut binds, batch),
             Part::Instant => add_instant(&mut binds, batch),
             Part::Meters => add_meters(&mut binds, &batch.meters),
             Part::Progress => operations::add_progress(&mut binds, &batch.progress),
             Part::Grants => add_grants(&mut binds, batch),
             Part::Changes => add_changes(&mut binds, batch),
-            Part::Ends => {
-                let ends = ends(batch);
-                binds.column(&ends, |end| end.id.0);
-                add_outcomes(&mut binds, &outcomes(&ends));
-                binds.column(&ends, |end| end.began(batch.at).map(text::time));
-            }
-            Part::Outputs => add_outputs(&mut binds, &outcomes(&ends(batch))),
+            Part::Ends => add_ends(&mut binds, batch),
             Part::Totals => add_totals(&mut binds, batch),
             Part::Again => {}
         }
     }
     binds.finish()
-}
-
-fn inserts(batch: &Batch) -> Vec<&NewExecution> {
-    let mut inserts: Vec<&NewExecution> = batch.inserts.iter().collect();
-    inserts.sort_unstable_by_key(|new| new.id);
-    inserts
-}
-
-fn ends(batch: &Batch) -> Vec<&End> {
-    let mut ends: Vec<&End> = batch.ends.iter().collect();
-    ends.sort_unstable_by_key(|end| end.id);
-    ends
-}
-
-fn outcomes<'a>(ends: &[&'a End]) -> Vec<&'a Outcome> {
-    ends.iter().map(|end| &*end.outcome).collect()
 }
 
 /// Those of the updates that give a slot, or those that do not.
@@ -417,6 +368,15 @@ fn add_changes(binds: &mut Binds, batch: &Batch) {
     });
 }
 
+fn add_ends(binds: &mut Binds, batch: &Batch) {
+    let mut ends: Vec<&End> = batch.ends.iter().collect();
+    ends.sort_unstable_by_key(|end| end.id);
+    let outcomes: Vec<&Outcome> = ends.iter().map(|end| &*end.outcome).collect();
+    binds.column(&ends, |end| end.id.0);
+    add_outcomes(binds, &outcomes);
+    binds.column(&ends, |end| end.began(batch.at).map(text::time));
+}
+
 fn add_totals(binds: &mut Binds, batch: &Batch) {
     let mut totals = batch.totals.clone();
     totals.sort_unstable_by_key(|(action, _)| *action);
@@ -439,11 +399,14 @@ fn is_grant(update: &Update) -> bool {
     update.status == Some(Status::Requested)
 }
 
-fn add_inserts(binds: &mut Binds, inserts: &[&NewExecution]) {
-    add_new(binds, inserts);
-    binds.column(inserts, |new| new.status.as_str());
-    binds.column(inserts, |new| new.cancel_requested);
-    binds.column(inserts, |new| new.worker.map(|worker| worker.0));
+fn add_inserts(binds: &mut Binds, batch: &Batch) {
+    let mut inserts: Vec<&NewExecution> = batch.inserts.iter().collect();
+    inserts.sort_unstable_by_key(|new| new.id);
+    add_new(binds, &inserts);
+    binds.column(&inserts, |new| new.status.as_str());
+    binds.column(&inserts, |new| new.demand.map(|demand| demand.to_bytes()));
+    binds.column(&inserts, |new| new.cancel_requested);
+    binds.column(&inserts, |new| new.worker.map(|worker| worker.0));
 }
 
 fn add_instant(binds: &mut Binds, batch: &Batch) {
@@ -451,12 +414,9 @@ fn add_instant(binds: &mut Binds, batch: &Batch) {
     let (instant, outcomes): (Vec<&NewExecution>, Vec<&Outcome>) =
         instant.map(|(new, outcome)| (new, &**outcome)).unzip();
     add_new(binds, &instant);
-    add_details(binds, &instant);
     add_outcomes(binds, &outcomes);
-    add_outputs(binds, &outcomes);
 }
 
-/// What every new execution has.
 fn add_new(binds: &mut Binds, new: &[&NewExecution]) {
     binds.column(new, |new| new.id.0);
     binds.column(new, |new| new.action_id.0);
@@ -469,10 +429,6 @@ fn add_new(binds: &mut Binds, new: &[&NewExecution]) {
     });
     binds.column(new, |new| text::text(&new.submission.action_ref));
     binds.column(new, |new| text::json(&new.submission.parameters));
-}
-
-/// What a client may say beside it.
-fn add_details(binds: &mut Binds, new: &[&NewExecution]) {
     binds.column(new, |new| {
         text::optional(new.submission.enforcement_id.as_ref())
     });
@@ -498,10 +454,6 @@ fn add_outcomes(binds: &mut Binds, outcomes: &[&Outcome]) {
     binds.column(outcomes, |outcome| outcome.status.as_str());
     binds.column(outcomes, |outcome| outcome.exit_code);
     binds.column(outcomes, |outcome| outcome.code.map(EndCode::as_str));
-}
-
-/// The texts that an execution leaves.
-fn add_outputs(binds: &mut Binds, outcomes: &[&Outcome]) {
     binds.column(outcomes, |outcome| {
         outcome.result.as_deref().map(text::json)
     });

@@ -10,8 +10,6 @@ use crate::sql::COMMIT;
 pub enum Part {
     /// It accepts executions.
     Accepts,
-    /// Some of these have what few have. Only with [`Accepts`](Self::Accepts).
-    Details,
     /// Some that it accepts end at once. Only with [`Accepts`](Self::Accepts).
     Instant,
     /// Something is counted for a limit.
@@ -24,8 +22,6 @@ pub enum Part {
     Changes,
     /// Some end.
     Ends,
-    /// Some of these leave a text: a result, an error, what they wrote. Only with [`Ends`](Self::Ends).
-    Outputs,
     /// Totals of queues.
     Totals,
     /// Something of it may be there already.
@@ -34,16 +30,14 @@ pub enum Part {
 
 impl Part {
     /// All of them. Their parameters have this order, and follow those of every batch.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 9] = [
         Self::Accepts,
-        Self::Details,
         Self::Instant,
         Self::Meters,
         Self::Progress,
         Self::Grants,
         Self::Changes,
         Self::Ends,
-        Self::Outputs,
         Self::Totals,
         Self::Again,
     ];
@@ -51,14 +45,12 @@ impl Part {
     fn mark(self) -> &'static str {
         match self {
             Self::Accepts => "accepts",
-            Self::Details => "details",
             Self::Instant => "instant",
             Self::Meters => "meters",
             Self::Progress => "progress",
             Self::Grants => "grants",
             Self::Changes => "changes",
             Self::Ends => "ends",
-            Self::Outputs => "outputs",
             Self::Totals => "totals",
             Self::Again => "again",
         }
@@ -77,11 +69,6 @@ impl Part {
                 "new_priorities",
                 "new_refs",
                 "new_parameters",
-                "new_statuses",
-                "new_cancels",
-                "new_workers",
-            ],
-            Self::Details => &[
                 "new_enforcement_ids",
                 "new_requested_by",
                 "new_groups",
@@ -89,7 +76,10 @@ impl Part {
                 "new_not_before",
                 "new_timeouts",
                 "new_requeue_of",
+                "new_statuses",
                 "new_demands",
+                "new_cancels",
+                "new_workers",
             ],
             Self::Instant => &[
                 "instant_ids",
@@ -153,9 +143,12 @@ impl Part {
                 "end_statuses",
                 "end_exit_codes",
                 "end_codes",
+                "end_results",
+                "end_errors",
+                "end_stdouts",
+                "end_stderrs",
                 "end_began",
             ],
-            Self::Outputs => &["end_results", "end_errors", "end_stdouts", "end_stderrs"],
             Self::Totals => &[
                 "total_actions",
                 "total_enqueued",
@@ -273,11 +266,7 @@ mod tests {
         for bits in 0..1 << Part::ALL.len() {
             let of = CommitOf::parts(all(bits));
             assert_eq!(of, CommitOf(bits));
-            let needs = |part, other| of.has(part) && !of.has(other);
-            if needs(Part::Details, Part::Accepts)
-                || needs(Part::Instant, Part::Accepts)
-                || needs(Part::Outputs, Part::Ends)
-            {
+            if of.has(Part::Instant) && !of.has(Part::Accepts) {
                 continue;
             }
             let text = commit(of);
