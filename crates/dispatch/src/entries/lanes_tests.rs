@@ -4,8 +4,9 @@ use attune_core::{ActionId, Attempt, Epoch, ExecutionId, OwnerId, PartitionId, S
 
 use crate::{Entries, Granted, Key, Outcome, Section};
 
+/// A grant: which, of what action, and of how many slots where it is ahead of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Job(Key, ActionId, Option<u32>);
+pub(super) struct Job(pub(super) Key, pub(super) ActionId, pub(super) Option<u32>);
 
 impl Granted for Job {
     fn key(&self) -> Key {

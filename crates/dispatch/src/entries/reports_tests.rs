@@ -2,24 +2,8 @@
 
 use attune_core::{ActionId, Attempt, Epoch, ExecutionId, OwnerId, PartitionId, Seq};
 
+use super::lanes_tests::Job;
 use crate::{Entries, Granted, Key, Millis, Report, Section};
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Job(Key, ActionId);
-
-impl Granted for Job {
-    fn key(&self) -> Key {
-        self.0
-    }
-
-    fn action_id(&self) -> ActionId {
-        self.1
-    }
-
-    fn slots(&self) -> Option<u32> {
-        None
-    }
-}
 
 fn one() -> OwnerId {
     OwnerId("00000000-0000-0000-0000-000000000001".parse().unwrap())
@@ -36,7 +20,7 @@ fn key(partition: u16, n: u32) -> Key {
 
 /// A grant of the action that has the number of the partition.
 fn job(partition: u16, n: u32) -> Job {
-    Job(key(partition, n), ActionId(i64::from(partition)))
+    Job(key(partition, n), ActionId(i64::from(partition)), None)
 }
 
 fn section(partition: u16, epoch: i64, number: u64, owner: OwnerId) -> Section<Job> {
@@ -240,7 +224,7 @@ fn what_waits_for_long_at_a_full_worker_goes_back_with_its_action() {
 #[test]
 fn what_could_not_begin_takes_the_rest_of_its_action_back() {
     let mut first = told(0, &[1, 2]);
-    first.grants.push(Job(key(0, 3), ActionId(7)));
+    first.grants.push(Job(key(0, 3), ActionId(7), None));
     let mut entries = with(first);
     let given = entries.begin_next(0).unwrap();
     entries.give_up(given.key(), "its program cannot be started");

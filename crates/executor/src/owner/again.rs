@@ -48,6 +48,15 @@ struct Untold {
     body: Option<Body>,
 }
 
+impl Untold {
+    /// What its worker is told, once its body is there.
+    fn dispatch(self) -> Option<(PartitionId, Dispatch)> {
+        let (partition, grantee) = self.whom;
+        let body = self.body?;
+        Some((partition, Dispatch { grantee, body }))
+    }
+}
+
 /// What was granted and cannot be told yet.
 #[derive(Debug, Default)]
 pub(super) struct Again {
@@ -101,27 +110,15 @@ impl Again {
         };
         let mut told = Vec::new();
         if let Some(at) = line.iter().position(is_it) {
+            let waits_its_turn = grantee.slots.is_some() && body.is_some();
+            line[at].body = body;
             // Who has a slot is told whoever comes before.
-            match body {
-                Some(body) if grantee.slots.is_some() => line[at].body = Some(body),
-                body => {
-                    let untold = line.remove(at);
-                    told.extend(untold.and_then(|untold| {
-                        let (id, grantee) = untold.whom;
-                        Some((
-                            id,
-                            Dispatch {
-                                grantee,
-                                body: body?,
-                            },
-                        ))
-                    }));
-                }
+            if !waits_its_turn {
+                told.extend(line.remove(at).and_then(Untold::dispatch));
             }
         }
         while let Some(first) = line.pop_front_if(|untold| untold.body.is_some()) {
-            let (id, grantee) = first.whom;
-            told.extend(first.body.map(|body| (id, Dispatch { grantee, body })));
+            told.extend(first.dispatch());
         }
         if line.is_empty() {
             self.lines.remove(&action_id);

@@ -12,7 +12,6 @@ use attune_dispatch::Key;
 use super::{Effect, Partition};
 use crate::counters::Counter;
 use crate::fact::Fact;
-use crate::happened::Happened;
 use crate::queue::{ActionQueue, Millis};
 use crate::stored::{Change, Transition};
 
@@ -48,11 +47,7 @@ impl Partition {
                 ..Change::of(execution_id, attempt)
             }));
             out.push(Effect::Count(Counter::Granted));
-            let what = Happened::Started {
-                execution_id,
-                attempt,
-            };
-            self.happened(action, what, out);
+            self.has_started(action, (execution_id, attempt), out);
         }
     }
 

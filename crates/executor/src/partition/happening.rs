@@ -27,6 +27,20 @@ impl Partition {
         }
     }
 
+    /// Tells that an execution has been given its slot.
+    pub(super) fn has_started(
+        &self,
+        action: &Action,
+        (execution_id, attempt): (ExecutionId, Attempt),
+        out: &mut Vec<Effect>,
+    ) {
+        let what = Happened::Started {
+            execution_id,
+            attempt,
+        };
+        self.happened(action, what, out);
+    }
+
     /// Tells that an execution has ended, in whose place `newcomer` is there if that is why.
     pub(super) fn has_ended(
         &self,

@@ -10,7 +10,6 @@ use super::retry::Tried;
 use super::{Completion, Effect, Partition};
 use crate::counters::Counter;
 use crate::fact::Fact;
-use crate::happened::Happened;
 use crate::queue::{ActionQueue, Holder, Millis};
 use crate::stored::End;
 
@@ -79,21 +78,19 @@ impl Partition {
         let since = holder.held_since.unwrap_or(now);
         let ran = ran.unwrap_or(now - since);
         self.queues
-            .with_existing(action_id, |queue| queue.note_ran(now, ran));
+            .with_existing(action_id, |queue| queue.note_end(now, ran));
         self.serve(now, action_id, out);
     }
 
     /// Tells that somebody had begun who stands ahead of its slot: its worker has handed one on to it, and the
     /// end before it comes later.
-    fn begun_ahead(&self, action_id: ActionId, (id, attempt): Key, out: &mut Vec<Effect>) {
-        let holder = |queue: &mut ActionQueue| queue.holder(id);
+    fn begun_ahead(&self, action_id: ActionId, key: Key, out: &mut Vec<Effect>) {
+        let holder = |queue: &mut ActionQueue| queue.holder(key.0);
         let holder = self.queues.with_existing(action_id, holder).flatten();
-        if holder.is_some_and(|holder| holder.ahead && holder.attempt == attempt) {
-            let what = Happened::Started {
-                execution_id: id,
-                attempt,
-            };
-            self.happened_to(action_id, what, out);
+        if holder.is_some_and(|holder| holder.ahead && holder.attempt == key.1)
+            && let Some(action) = self.actions.get(&action_id)
+        {
+            self.has_started(action, key, out);
         }
     }
 

@@ -12,7 +12,6 @@ use super::room::Room;
 use super::{Effect, Grantee, Partition};
 use crate::counters::Counter;
 use crate::fact::Fact;
-use crate::happened::Happened;
 use crate::queue::{ActionQueue, Blocked, Grant, Millis, Waiting};
 use crate::stored::{Change, End, PutBack, Transition};
 
@@ -222,11 +221,7 @@ impl Partition {
         };
         self.note_grant(now, (action, queue), (key, worker), None, change, out);
         out.push(Effect::Count(Counter::Granted));
-        let what = Happened::Started {
-            execution_id,
-            attempt,
-        };
-        self.happened(action, what, out);
+        self.has_started(action, key, out);
     }
 
     /// Writes a grant down, and has it told: of a slot, or ahead of one of so many.

@@ -94,7 +94,7 @@ impl Ahead {
 }
 
 /// Where somebody stands who is granted.
-fn place(limits: &QueueLimits, holder: &Holder) -> (i64, Seq) {
+pub(super) fn place(limits: &QueueLimits, holder: &Holder) -> (i64, Seq) {
     let lane = (!holder.front).then_some(holder.priority);
     let key = key_in(limits.order, lane, holder.enqueued_at);
     (key, holder.seq)
@@ -141,7 +141,7 @@ impl ActionQueue {
     }
 
     /// Notes how long a run took, where its action may be granted ahead.
-    pub(crate) fn note_ran(&mut self, now: Millis, ran: Millis) {
+    pub(crate) fn note_end(&mut self, now: Millis, ran: Millis) {
         let Some(slots) = self.lane_slots() else {
             return;
         };
@@ -236,27 +236,18 @@ impl ActionQueue {
         Some((id, *holder))
     }
 
-    /// Whether those who stand ahead must come back: operators hold the queue, its bounds are others, or whoever
-    /// waits first belongs before one of them. Says so once.
+    /// Calls those back who stand ahead, where they must come back: operators hold the queue, its bounds are others,
+    /// or whoever waits first belongs before one of them. The worker that is to be told, once.
     pub(crate) fn recall(&mut self) -> Option<WorkerId> {
-        let ahead = self.load.as_deref()?.ahead.as_ref()?;
-        if ahead.line.is_empty() || ahead.is_recalled {
-            return None;
-        }
+        let load = self.load.as_deref()?;
+        let ahead = load.ahead.as_ref().filter(|ahead| !ahead.is_recalled)?;
+        let worker = load.active.get(ahead.line.front()?)?.worker;
         let has_its_slots = self.lane_slots() == Some(ahead.slots);
-        let must = self.is_held() || !has_its_slots || self.is_overtaken();
-        must.then(|| self.recall_all()).flatten()
-    }
-
-    /// Calls those back who stand ahead, if that was not done before: the worker that is to be told.
-    pub(crate) fn recall_all(&mut self) -> Option<WorkerId> {
-        let load = self.load.as_deref_mut()?;
-        let ahead = load.ahead.as_mut()?;
-        let first = ahead.line.front()?;
-        if std::mem::replace(&mut ahead.is_recalled, true) {
+        if !self.is_held() && has_its_slots && !self.is_overtaken(load) {
             return None;
         }
-        load.active.get(first)?.worker
+        self.load.as_deref_mut()?.ahead.as_mut()?.is_recalled = true;
+        worker
     }
 
     /// The worker from which those who stand ahead were called back, and that has not answered.
@@ -267,18 +258,10 @@ impl ActionQueue {
     }
 
     /// Whether whoever waits first belongs before one who stands ahead.
-    fn is_overtaken(&self) -> bool {
-        let Some(load) = self.load.as_deref() else {
-            return false;
-        };
-        let last = load.ahead.as_ref().and_then(|ahead| ahead.line.back());
-        let Some(last) = last.and_then(|id| load.active.get(id)) else {
-            return false;
-        };
+    fn is_overtaken(&self, load: &Load) -> bool {
         let first = load.order.first(self.limits.order);
         first.is_some_and(|(priority, waiting)| {
-            let first = holder_of(priority, &waiting);
-            place(&self.limits, &first) < place(&self.limits, last)
+            load.ahead_before(&self.limits, priority, &waiting) < load.ahead_count()
         })
     }
 

@@ -10,6 +10,7 @@ use attune_core::{ExecutionId, GroupKey, OrderRule, Priority};
 use chrono::{DateTime, Utc};
 
 use super::action_queue::ActionQueue;
+use super::ahead::place;
 use super::entry::{Holder, Millis, Waiting};
 use super::load::Load;
 use crate::policy::estimate::{self, Held, Overtakers, Scene, Waiter};
@@ -116,11 +117,8 @@ impl ActionQueue {
         let position = self.ahead_before(id);
         let mut said = explained(now, QueueState::Waiting, holder.attempt, holder.priority);
         said.position = Some(position);
-        let lane = (!holder.front).then_some(holder.priority);
-        said.order_key = Some(OrderKey {
-            key: key_in(self.limits.order, lane, holder.enqueued_at),
-            seq: holder.seq,
-        });
+        let (key, seq) = place(&self.limits, holder);
+        said.order_key = Some(OrderKey { key, seq });
         let used = load.slots() as u64;
         let capacity = self.limits.max_concurrent;
         let capacity = capacity.filter(|capacity| used + position >= u64::from(*capacity));
