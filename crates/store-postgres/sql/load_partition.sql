@@ -1,8 +1,8 @@
--- A page of one partition, action by action along the index on (action DESC, created, id): the rest of
+-- A page of one partition, action by action along the index on (action DESC, created): the rest of
 -- the action $2 after ($3, $4), then the actions below it. As much work as it has rows, and no index of
 -- its own that every execution would have to pay for.
 SELECT id, action, priority, status, attempt, created, not_before, cancel_requested, unbegun,
-       last_error IS NOT NULL AS retried, demand, front, kept_until, worker
+       last_error IS NOT NULL AS retried, demand, front, kept_until, worker, grant_no
 FROM (
     (SELECT e.*
      FROM attune.execution_active e

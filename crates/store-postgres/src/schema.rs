@@ -141,6 +141,11 @@ fn migrations() -> Vec<Migration> {
             "additive_grants",
             include_str!("../../../migrations/postgres/0026_additive_grants.sql"),
         ),
+        (
+            27,
+            "additive_lists_without_id",
+            include_str!("../../../migrations/postgres/0027_additive_lists_without_id.sql"),
+        ),
     ];
     all.into_iter()
         .map(|(version, name, text)| {

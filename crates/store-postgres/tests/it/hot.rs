@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use attune_store::Store as _;
+use attune_store_postgres::sql::{self, CommitOf};
+use sqlx::{AssertSqlSafe, Row as _};
 
 use crate::support::{TestDb, eventually, on_fresh_db};
 
@@ -104,6 +106,68 @@ async fn a_round_reads_only_its_own_rows() {
             read <= 3 * needed,
             "{read} index entries read, {needed} needed"
         );
+    })
+    .await;
+}
+
+/// So many that each index has more than a page.
+const COME_AND_GONE: &str = "
+INSERT INTO attune.execution_active
+    (id, action, created, request_id, attempt, priority, status, action_ref, parameters)
+SELECT n, n % 50, now() + n * interval '1 ms', gen_random_uuid(), 0, 2, 'queued', 'p.a', '{}'
+FROM generate_series(1, 20000) AS n;
+DELETE FROM attune.execution_active";
+
+/// How an owner's session plans.
+const AS_AN_OWNER: &str = "
+SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET enable_bitmapscan = off;
+SET enable_nestloop = off; SET enable_mergejoin = off";
+
+/// On a table that was emptied and vacuumed all indexes look the same, and a plan that is made then stays until the
+/// table is analysed. Any index with the id in it would do, and is read whole for each id.
+#[tokio::test]
+async fn a_commit_finds_executions_by_nothing_but_their_key() {
+    on_fresh_db(|db| async move {
+        let mut session = db.sql.acquire().await.unwrap();
+        let vacuum = "VACUUM ANALYZE attune.execution_active";
+        for prepare in [COME_AND_GONE, vacuum, AS_AN_OWNER] {
+            sqlx::raw_sql(prepare).execute(&mut *session).await.unwrap();
+        }
+        for bits in 0..16 {
+            let [accepts, meters, progress, again] = [8, 4, 2, 1].map(|bit| bits & bit != 0);
+            let of = CommitOf {
+                accepts,
+                meters,
+                progress,
+                again,
+            };
+            let text = sql::commit(of);
+            let is_there = |n: &usize| text.contains(&format!("${n}::"));
+            let count = (1..=99).filter(is_there).max().unwrap();
+            let nulls = vec!["NULL"; count].join(", ");
+            let prepare = format!("PREPARE of_{bits} AS {text}");
+            let explain = format!("EXPLAIN EXECUTE of_{bits}({nulls})");
+            sqlx::raw_sql(AssertSqlSafe(prepare))
+                .execute(&mut *session)
+                .await
+                .unwrap();
+            let plan = sqlx::raw_sql(AssertSqlSafe(explain))
+                .fetch_all(&mut *session)
+                .await
+                .unwrap();
+            let plan: Vec<String> = plan.iter().map(|row| row.get(0)).collect();
+            let uses =
+                |line: &&String| line.contains("Scan") && line.contains(" on execution_active");
+            let (by_key, others): (Vec<_>, Vec<_>) = plan
+                .iter()
+                .filter(uses)
+                .partition(|line| line.contains("Index Scan using execution_active_pkey"));
+            assert!(
+                others.is_empty() && by_key.len() >= 2,
+                "{}",
+                plan.join("\n")
+            );
+        }
     })
     .await;
 }
