@@ -323,7 +323,7 @@ fn over_limits(action: &Action, queue: &ActionQueue, holder: &Holder) -> Vec<Fou
         let Some(limit) = limit.filter(|limit| used > u64::from(*limit) && used > alone) else {
             continue;
         };
-        let holders = queue.holders().filter(|(_, holder)| !holder.ahead);
+        let holders = queue.holders().filter(|(_, holder)| !holder.is_ahead());
         let holders = holders.map(|(id, _)| id).take(20).collect();
         let words = if is_grouped {
             format!("those that hold a slot take {used} after a grant, and {whose} is {limit}")

@@ -369,6 +369,8 @@ pub struct StoredExecution {
     pub status: Status,
     /// How often it has held a slot.
     pub attempt: Attempt,
+    /// The number of its last grant.
+    pub grant_no: Option<i64>,
     /// How many of these grants never began.
     pub unbegun: u16,
     /// Whether a try has ended and another was to follow: if it has held a slot, `not_before` says when.
@@ -393,6 +395,12 @@ impl StoredExecution {
     /// Whether it is granted to a worker: it holds a slot, or stands ahead of one.
     pub(crate) fn is_granted(&self) -> bool {
         self.status.holds_slot() || self.worker.is_some()
+    }
+
+    /// The number of its grant, if it stands ahead of a slot.
+    pub(crate) fn ahead(&self) -> Option<i64> {
+        let stands_ahead = !self.status.holds_slot() && self.worker.is_some();
+        stands_ahead.then(|| self.grant_no.unwrap_or_default())
     }
 }
 
@@ -449,6 +457,8 @@ pub struct StoredSlot {
     pub created: Millis,
     /// The attempt that holds it.
     pub attempt: Attempt,
+    /// As for [`StoredExecution::grant_no`].
+    pub grant_no: Option<i64>,
     /// How many grants of its execution never began.
     pub unbegun: u16,
     /// `Requested` or `Running`, or `Queued` where it stands ahead of a slot.
@@ -480,6 +490,7 @@ impl StoredSlot {
             priority: self.priority,
             status: self.status,
             attempt: self.attempt,
+            grant_no: self.grant_no,
             unbegun: self.unbegun,
             retried: false,
             created: self.created,

@@ -41,8 +41,8 @@ pub(crate) struct Seen {
     pub(crate) holds: bool,
     /// Whether it is granted to a worker ahead of its slot.
     pub(crate) ahead: bool,
-    /// The number of that grant, where this owner made it.
-    line: u64,
+    /// The number of that grant.
+    grant_no: i64,
     /// To which life of a worker it is granted.
     worker: Option<WorkerId>,
     pub(crate) attempt: Attempt,
@@ -96,8 +96,6 @@ pub(crate) struct Shadow {
     pub(crate) closed: BTreeSet<ActionId>,
     /// How the queues are held that are or were.
     pub(crate) holds: BTreeMap<ActionId, Hold>,
-    /// How many were granted ahead.
-    pub(crate) lines: u64,
     /// The last part of the log that was judged.
     pub(crate) judged: u64,
     /// What was found in it.
@@ -171,7 +169,7 @@ impl Shadow {
                 front: row.front,
                 holds: row.status.holds_slot(),
                 ahead: !row.status.holds_slot() && row.worker.is_some(),
-                line: 0,
+                grant_no: row.grant_no.unwrap_or_default(),
                 worker: row.worker,
                 attempt: row.attempt,
                 not_before,
@@ -425,10 +423,14 @@ impl Shadow {
                 Fact::Granted {
                     execution_id,
                     attempt,
+                    grant_no,
                     worker,
                     ahead: true,
                     ..
-                } => self.grant_ahead(now, *execution_id, (*attempt, *worker), out),
+                } => {
+                    let grant = (*attempt, *grant_no, *worker);
+                    self.grant_ahead(now, *execution_id, grant, out);
+                }
                 Fact::Granted {
                     execution_id,
                     attempt,

@@ -40,6 +40,8 @@ pub(crate) struct Row {
     pub(crate) status: Status,
     /// Its attempt.
     pub(crate) attempt: Attempt,
+    /// The number of its last grant.
+    pub(crate) grant_no: Option<i64>,
     /// When it may start, by the wall clock.
     pub(crate) not_before: Option<Time>,
     /// How many of its grants never began.
@@ -212,6 +214,7 @@ impl Store {
             priority: row.priority,
             status: row.status,
             attempt: row.attempt,
+            grant_no: row.grant_no,
             unbegun: row.unbegun,
             retried: row.retried,
             created: row.created,
@@ -235,6 +238,7 @@ impl Store {
                 action_id: row.action,
                 priority: row.priority,
                 attempt: row.attempt,
+                grant_no: row.grant_no,
                 unbegun: row.unbegun,
                 status: row.status,
                 worker: row.worker,
@@ -377,12 +381,14 @@ impl Store {
             row.cancel_requested = update.cancel_requested;
             if let Some(status) = status {
                 (row.status, row.attempt, row.worker) = (status, update.attempt, update.worker);
+                row.grant_no = update.grant_no.or(row.grant_no);
                 if status == Status::Requested {
                     row.requested_at = batch.at;
                 }
             }
             if status.is_none() && update.grants_ahead() {
                 (row.attempt, row.worker) = (update.attempt, update.worker);
+                row.grant_no = update.grant_no;
                 row.requested_at = batch.at;
             }
             if let Some(since) = update.started.filter(|_| status.is_none())
@@ -459,6 +465,7 @@ fn row_of(at: Time, new: &NewExecution) -> Row {
         priority: new.submission.priority.unwrap_or_default(),
         status: new.status,
         attempt: new.attempt,
+        grant_no: new.grant_no,
         not_before: new
             .submission
             .not_before

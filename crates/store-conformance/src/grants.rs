@@ -44,13 +44,13 @@ pub async fn a_grant_names_its_worker(store: Arc<dyn Store>) {
     let waits = world.insert_queued(&action).await;
     world.update(vec![grant_to(later, 1, two)]).await;
     let expected = [
-        (at_once, Status::Requested, Some(one)),
-        (later, Status::Requested, Some(two)),
-        (to_nobody, Status::Requested, None),
-        (waits, Status::Queued, None),
+        (at_once, Status::Requested, Some(one), Some(1)),
+        (later, Status::Requested, Some(two), Some(100)),
+        (to_nobody, Status::Requested, None, Some(1)),
+        (waits, Status::Queued, None, None),
     ];
 
-    for (id, status, worker) in expected {
+    for (id, status, worker, _) in expected {
         let record = world.record(id).await;
         assert_eq!(attempt_of(&record), (status, worker, None));
     }
@@ -59,7 +59,7 @@ pub async fn a_grant_names_its_worker(store: Arc<dyn Store>) {
     for rows in [slice.rows, page.unwrap().rows] {
         let mut found: Vec<_> = rows
             .iter()
-            .map(|row| (row.id, row.status, row.worker))
+            .map(|row| (row.id, row.status, row.worker, row.grant_no))
             .collect();
         found.sort_unstable_by_key(|(id, ..)| *id);
         assert_eq!(found, expected);
@@ -69,7 +69,7 @@ pub async fn a_grant_names_its_worker(store: Arc<dyn Store>) {
     slots.sort_unstable_by_key(|slot| slot.id);
     let found: Vec<_> = slots
         .iter()
-        .map(|slot| (slot.id, slot.status, slot.worker))
+        .map(|slot| (slot.id, slot.status, slot.worker, slot.grant_no))
         .collect();
     assert_eq!(found, expected[..3]);
     let apart = |slot: &attune_store::SlotRow| slot.worker_over || slot.running_for.is_some();
@@ -82,7 +82,8 @@ pub async fn a_grant_names_its_worker(store: Arc<dyn Store>) {
             (holder.id, holder.status, worker.map(|worker| worker.id))
         })
         .collect();
-    assert_eq!(found, expected[..3]);
+    let whose = expected.map(|(id, status, worker, _)| (id, status, worker));
+    assert_eq!(found, whose[..3]);
     let names: Vec<_> = holders
         .iter()
         .map(|holder| holder.worker.as_ref()?.name.as_deref())

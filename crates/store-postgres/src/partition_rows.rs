@@ -121,16 +121,18 @@ fn read_active(
         bool,
         Option<Time>,
         Option<Uuid>,
+        Option<i64>,
     );
     let columns = Columns::from_row(row)?;
     let (id, action, rank, text, attempt, created, not_before, cancel_requested, ..) = columns;
-    let (.., unbegun, retried, demand, front, kept_until, worker) = columns;
+    let (.., unbegun, retried, demand, front, kept_until, worker, grant_no) = columns;
     Ok(ActiveRow {
         id: ExecutionId(id),
         action_id: ActionId(action),
         priority: priority(rank)?,
         status: status(text)?,
         attempt: Attempt(attempt),
+        grant_no,
         worker: worker.map(WorkerId),
         unbegun: grants(unbegun),
         retried,
@@ -206,6 +208,7 @@ fn slot_row(row: &PgRow, doubts: &mut Doubts) -> Result<SlotRow, Failure> {
         action_id: ActionId(row.try_get("action")?),
         priority: doubts.priority(id, row.try_get("priority")?),
         attempt: Attempt(row.try_get("attempt")?),
+        grant_no: row.try_get("grant_no")?,
         unbegun: grants(row.try_get("unbegun")?),
         status: status(row.try_get("status")?)?,
         worker: worker.map(WorkerId),

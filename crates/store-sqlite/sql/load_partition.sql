@@ -2,10 +2,11 @@
 -- the action ?2 after (?3, ?4), then the actions above it.
 SELECT id, action, priority, status, attempt,
        created, not_before, cancel_requested, unbegun, retried, demand, front, kept_until,
-       worker
+       worker, grant_no
   FROM (SELECT * FROM (
             SELECT id, action, priority, status, attempt, created, not_before, cancel_requested,
-                   unbegun, last_error IS NOT NULL AS retried, demand, front, kept_until, worker
+                   unbegun, last_error IS NOT NULL AS retried, demand, front, kept_until, worker,
+                   grant_no
               FROM execution_active
              WHERE action = ?2 AND (created, id) > (?3, ?4)
              ORDER BY created, id
@@ -13,7 +14,8 @@ SELECT id, action, priority, status, attempt,
         UNION ALL
         SELECT * FROM (
             SELECT id, action, priority, status, attempt, created, not_before, cancel_requested,
-                   unbegun, last_error IS NOT NULL AS retried, demand, front, kept_until, worker
+                   unbegun, last_error IS NOT NULL AS retried, demand, front, kept_until, worker,
+                   grant_no
               FROM execution_active
              WHERE action IN (SELECT a.id FROM action AS a WHERE a.partition = ?1 AND a.id > ?2)
              ORDER BY action, created, id

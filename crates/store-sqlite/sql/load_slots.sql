@@ -1,6 +1,6 @@
 -- Which of the executions ?1 hold a slot or are granted ahead of one, and whether the leases of their workers are over. CROSS
 -- JOIN fixes the order of the loops: from the ids into the table.
-SELECT a.id, a.action, a.priority, a.attempt, a.status, a.worker,
+SELECT a.id, a.action, a.priority, a.attempt, a.grant_no, a.status, a.worker,
        a.worker IS NOT NULL AND coalesce(w.ended, 1) AS worker_over,
        a.created, a.requested_at,
        unixepoch('now', 'subsec') - unixepoch(a.started_at, 'subsec') AS running_for,

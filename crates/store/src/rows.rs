@@ -20,6 +20,8 @@ pub struct ActiveRow {
     pub status: Status,
     /// Its attempt.
     pub attempt: Attempt,
+    /// The number of its last grant.
+    pub grant_no: Option<i64>,
     /// Who was granted that attempt, as long as it holds the slot for it.
     pub worker: Option<WorkerId>,
     /// How many of its grants never began: [`PutBack::unbegun`](crate::PutBack::unbegun).
@@ -115,6 +117,8 @@ pub struct SlotRow {
     pub priority: Priority,
     /// Its attempt.
     pub attempt: Attempt,
+    /// As for [`ActiveRow::grant_no`].
+    pub grant_no: Option<i64>,
     /// How many of its grants never began.
     pub unbegun: u16,
     /// `Requested` or `Running`.

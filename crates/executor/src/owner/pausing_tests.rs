@@ -181,6 +181,7 @@ fn words_of_a_partition_that_is_refused_hold_up_no_other() {
         front: false,
         status: Status::Queued,
         attempt: Attempt(0),
+        grant_no: None,
         unbegun: 0,
         retried: false,
         created: wall,

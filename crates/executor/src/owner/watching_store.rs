@@ -150,6 +150,7 @@ impl World {
                 id: new.id,
                 status: new.status,
                 attempt: new.attempt,
+                grant_no: new.grant_no,
                 worker: new.worker,
                 ..slot(1, WorkerId::fresh())
             };

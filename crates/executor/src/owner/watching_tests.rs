@@ -321,6 +321,7 @@ fn slot(place: u32, worker: WorkerId) -> StoredSlot {
         priority: Priority::Normal,
         created: 1_700_000_000_000,
         attempt: Attempt(1),
+        grant_no: Some(1),
         unbegun: 0,
         status: Status::Running,
         worker: Some(worker),

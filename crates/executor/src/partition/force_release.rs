@@ -130,7 +130,8 @@ impl Partition {
             .queues
             .with_existing(action.id, |queue| queue.holder(command.execution_id))??;
         // Who stands ahead holds no slot that could be taken back; its worker may give it back all the same.
-        let is_meant = holder.attempt == command.attempt && (!holder.ahead || command.never_begun);
+        let is_meant =
+            holder.attempt == command.attempt && (!holder.is_ahead() || command.never_begun);
         is_meant.then(|| (Arc::clone(action), holder))
     }
 }

@@ -84,7 +84,8 @@ impl Partition {
             if self.room.expiries == 0 && queue.is_next_expired(now) {
                 return true;
             }
-            let Some(granted) = queue.grant_ahead(now, worker) else {
+            let grant_no = self.next_grant_no();
+            let Some(granted) = queue.grant_ahead(now, worker, grant_no) else {
                 continue;
             };
             self.room.grants -= 1;
@@ -96,7 +97,7 @@ impl Partition {
                 now,
                 (action, queue),
                 (key, worker),
-                Some(slots),
+                (grant_no, Some(slots)),
                 change,
                 out,
             );
@@ -129,7 +130,7 @@ impl Partition {
     /// Whether a life stands ahead with this grant.
     pub(crate) fn is_ahead(&self, worker: WorkerId, grant: Key) -> bool {
         self.held_by(worker, grant)
-            .is_some_and(|(_, holder)| holder.ahead)
+            .is_some_and(|(_, holder)| holder.is_ahead())
     }
 }
 

@@ -87,7 +87,7 @@ impl Partition {
     fn begun_ahead(&self, action_id: ActionId, key: Key, out: &mut Vec<Effect>) {
         let holder = |queue: &mut ActionQueue| queue.holder(key.0);
         let holder = self.queues.with_existing(action_id, holder).flatten();
-        if holder.is_some_and(|holder| holder.ahead && holder.attempt == key.1)
+        if holder.is_some_and(|holder| holder.is_ahead() && holder.attempt == key.1)
             && let Some(action) = self.actions.get(&action_id)
         {
             self.has_started(action, key, out);
@@ -174,7 +174,7 @@ impl Partition {
             self.let_go(action.id, execution_id, holder, until, out);
             return Status::Queued;
         }
-        if !lost.begun && lost.keeps && !holder.ahead && is_next_try(action, holder) {
+        if !lost.begun && lost.keeps && !holder.is_ahead() && is_next_try(action, holder) {
             self.keep_on(now, action.id, execution_id, holder, out);
             return Status::Requested;
         }
@@ -184,14 +184,14 @@ impl Partition {
             (Status::Cancelled, words, Counter::Cancelled)
         } else {
             let tried = Tried::of(action, holder, TryEnd::WorkerLost, words);
-            if holder.ahead && lost.begun {
+            if holder.is_ahead() && lost.begun {
                 // Whether it had begun nobody knows: one that takes its workers along is found among those
                 // that hold slots, and until then nobody is granted ahead.
                 self.queues
                     .with_existing(action.id, |queue| queue.bar_lane());
             }
-            if tried.is_some() || !lost.begun || holder.ahead {
-                let mut tried = tried.filter(|_| lost.begun && !holder.ahead);
+            if tried.is_some() || !lost.begun || holder.is_ahead() {
+                let mut tried = tried.filter(|_| lost.begun && !holder.is_ahead());
                 let keeps = |tried: &Tried| lost.keeps && tried.rule.hold_slot;
                 if let Some(tried) = tried.take_if(|tried| keeps(tried)) {
                     self.keep(now, action, execution_id, holder, tried, out);

@@ -437,7 +437,7 @@ impl Partition {
                     action_id: action.id,
                     attempt: row.attempt,
                     kept_until: row.kept_until,
-                    ahead: !row.status.holds_slot(),
+                    ahead: row.ahead().is_some(),
                 });
             }
             self.index.insert(row.id, row.action_id);
@@ -454,7 +454,7 @@ impl Partition {
         if !row.is_granted() || row.kept_until.is_some() {
             return;
         }
-        let ahead = !row.status.holds_slot();
+        let ahead = row.ahead().is_some();
         match row.worker {
             Some(worker) => self
                 .roster

@@ -377,7 +377,7 @@ impl Partition {
 /// Whether an operation ends somebody who is granted to a worker: who stands ahead of a slot waits for it.
 fn is_ended_by(kind: OperationKind, holder: Holder) -> bool {
     match kind {
-        OperationKind::Clear | OperationKind::Cancel { .. } if holder.ahead => true,
+        OperationKind::Clear | OperationKind::Cancel { .. } if holder.is_ahead() => true,
         kind => kind.includes_running(),
     }
 }

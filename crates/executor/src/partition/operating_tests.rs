@@ -182,6 +182,7 @@ fn loaded(epoch: Epoch, now: Millis, store: &Store) -> Partition {
         priority: row.priority,
         status: row.status,
         attempt: row.attempt,
+        grant_no: None,
         unbegun: 0,
         retried: row.attempt > Attempt(0) && row.not_before.is_some(),
         created: now - 1,

@@ -118,7 +118,7 @@ impl Partition {
         self.mended_slot(action_id, execution_id, attempt, what, out);
         out.push(Effect::Count(Counter::SlotMissingMended));
         let kept_until = row.kept_until;
-        let ahead = !row.status.holds_slot();
+        let ahead = row.ahead().is_some();
         self.note(|| Fact::Held {
             execution_id,
             action_id,

@@ -48,7 +48,7 @@ pub(super) fn restore(queue: &mut ActionQueue, now: Millis, row: &StoredExecutio
             share: Share::default(),
             worker: row.worker.filter(|_| row.kept_until.is_none()),
             started: row.status == Status::Running,
-            ahead: !row.status.holds_slot(),
+            ahead: row.ahead(),
         };
         queue.restore_holder(row.id, holder, row.demand.as_ref());
         if let Some(until) = row.kept_until {

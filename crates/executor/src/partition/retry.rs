@@ -59,7 +59,7 @@ impl Partition {
         let holder = holder.filter(|holder| holder.attempt == attempt)?;
         let tried = Tried::of(&action, holder, end, || words_of(outcome))?;
         out.push(Effect::Count(Counter::Retried));
-        if tried.rule.hold_slot && !holder.ahead {
+        if tried.rule.hold_slot && !holder.is_ahead() {
             self.keep(now, &action, execution_id, holder, tried, out);
             // Its slot is held on: for how long, its end says.
             return Some(Holder {

@@ -56,6 +56,7 @@ fn row(action: i64, place: u32, not_before: Option<Millis>) -> StoredExecution {
         priority: Priority::Normal,
         status: Status::Queued,
         attempt: Attempt(0),
+        grant_no: None,
         unbegun: 0,
         retried: false,
         created: 0,

@@ -219,9 +219,17 @@ impl Partition {
             put_back,
             ..Change::of(execution_id, attempt)
         };
-        self.note_grant(now, (action, queue), (key, worker), None, change, out);
+        let grant = (self.next_grant_no(), None);
+        self.note_grant(now, (action, queue), (key, worker), grant, change, out);
         out.push(Effect::Count(Counter::Granted));
         self.has_started(action, key, out);
+    }
+
+    /// The number of the next grant: each is higher than all before it, also those of earlier owners.
+    pub(super) fn next_grant_no(&mut self) -> i64 {
+        let grant_no = Seq::new(self.epoch, self.next_grant).0;
+        self.next_grant += 1;
+        grant_no
     }
 
     /// Writes a grant down, and has it told: of a slot, or ahead of one of so many.
@@ -231,12 +239,10 @@ impl Partition {
         now: Millis,
         (action, queue): (&Arc<Action>, &ActionQueue),
         ((execution_id, attempt), worker): (Key, WorkerId),
-        slots: Option<u32>,
+        (grant_no, slots): (i64, Option<u32>),
         change: Change,
         out: &mut Vec<Effect>,
     ) {
-        let grant_no = Seq::new(self.epoch, self.next_grant).0;
-        self.next_grant += 1;
         let (key, ahead) = ((execution_id, attempt), slots.is_some());
         self.roster.lock().hold(worker, key, ahead);
         self.holding.insert(action.id);

@@ -373,7 +373,7 @@ impl World {
     pub(super) fn rows(&self) -> Vec<StoredExecution> {
         let active = self.stored.active.iter();
         active
-            .map(|(id, (status, attempt, _))| {
+            .map(|(id, (status, attempt, grant_no))| {
                 let put_back = self.stored.put_back.get(id);
                 StoredExecution {
                     front: false,
@@ -382,6 +382,7 @@ impl World {
                     priority: Priority::Normal,
                     status: *status,
                     attempt: *attempt,
+                    grant_no: *grant_no,
                     unbegun: put_back.map_or(0, |it| it.unbegun),
                     retried: put_back.is_some_and(|it| it.last_error.is_some()),
                     created: self.now - 1_000,
@@ -428,7 +429,7 @@ impl World {
     }
 
     pub(super) fn slot(&self, id: ExecutionId, worker_over: bool) -> StoredSlot {
-        let (status, attempt, _) = self.stored.active[&id];
+        let (status, attempt, grant_no) = self.stored.active[&id];
         StoredSlot {
             front: false,
             id,
@@ -436,6 +437,7 @@ impl World {
             priority: Priority::Normal,
             created: self.now - 1_000,
             attempt,
+            grant_no,
             unbegun: 0,
             status,
             worker: self.stored.workers.get(&id).copied(),

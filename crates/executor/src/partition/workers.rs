@@ -219,7 +219,7 @@ impl Partition {
             let Some((action, holder)) = self.held_by(worker, grant) else {
                 continue;
             };
-            if holder.ahead {
+            if holder.is_ahead() {
                 // The end before it comes first; what still runs then is said again.
                 continue;
             }
@@ -274,7 +274,7 @@ impl Partition {
             self.queues.with_existing(*action_id, |queue| {
                 let silent = queue.holders().filter(|(_, holder)| {
                     !holder.started
-                        && !holder.ahead
+                        && !holder.is_ahead()
                         && holder.held_since.is_none_or(|at| at < since)
                 });
                 unheard.extend(silent.filter_map(|(_, holder)| holder.worker));

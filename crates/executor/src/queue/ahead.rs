@@ -185,13 +185,18 @@ impl ActionQueue {
     }
 
     /// Grants the first in order to a worker that has all slots, ahead of one.
-    pub(crate) fn grant_ahead(&mut self, now: Millis, worker: WorkerId) -> Option<Granted> {
+    pub(crate) fn grant_ahead(
+        &mut self,
+        now: Millis,
+        worker: WorkerId,
+        grant_no: i64,
+    ) -> Option<Granted> {
         let (limits, load) = (&self.limits, self.load.as_deref_mut()?);
         let (priority, waiting) = load.order.pop_first(limits.order)?;
         let attempt = waiting.attempt.next();
         let holder = Holder {
             worker: Some(worker),
-            ahead: true,
+            ahead: Some(grant_no),
             held_since: Some(now),
             ..holder_of(priority, &waiting)
         };
@@ -232,7 +237,7 @@ impl ActionQueue {
         }
         load.ahead.as_mut()?.remove(id);
         let holder = load.active.get_mut(&id)?;
-        (holder.ahead, holder.held_since) = (false, Some(now));
+        (holder.ahead, holder.held_since) = (None, Some(now));
         Some((id, *holder))
     }
 
@@ -276,17 +281,17 @@ impl ActionQueue {
         }
     }
 
-    /// Gives somebody its place in the line who is stored as granted ahead, and counts as granted.
+    /// Gives somebody its place in the line who is stored as granted ahead, and counts as granted: among the others
+    /// by their grants, for so their worker begins them, whatever order the action has had since.
     pub(super) fn restore_ahead(&mut self, id: ExecutionId) {
-        let limits = &self.limits;
         let Some(load) = self.load.as_deref_mut() else {
             return;
         };
-        let places = |id: &ExecutionId| load.active.get(id).map(|holder| place(limits, holder));
-        let its = places(&id);
+        let grant_no = |id: &ExecutionId| load.active.get(id).and_then(|holder| holder.ahead);
+        let its = grant_no(&id);
         let ahead = load.ahead.take().unwrap_or_default();
         let mut line = ahead.line;
-        let index = line.partition_point(|other| places(other) < its);
+        let index = line.partition_point(|other| grant_no(other) < its);
         line.insert(index, id);
         load.ahead = Some(Box::new(Ahead {
             line,
@@ -310,7 +315,7 @@ pub(super) fn holder_of(priority: Priority, waiting: &Waiting) -> Holder {
         share: waiting.share,
         worker: None,
         started: false,
-        ahead: false,
+        ahead: None,
     }
 }
 

@@ -1,6 +1,9 @@
 //! Tests of how many stand ahead of their slots.
 
+use attune_core::{ActionId, Attempt, Epoch, OrderRule, PartitionId, QueueTotals};
+
 use super::*;
+use crate::policy::Share;
 
 fn noted(ran: Millis, ends: u32, at_once: u32) -> Ahead {
     let mut ahead = Ahead::default();
@@ -32,4 +35,53 @@ fn a_line_is_as_much_work_as_somebody_may_wait_who_belongs_before_it() {
         "long runs hide the way"
     );
     assert_eq!(noted(0, 1_000, 1).most(1, 256), 8);
+}
+
+/// A later owner finds them by when they were accepted, and the action may have had another order since: their
+/// worker begins them by their grants.
+#[test]
+fn a_line_is_restored_by_its_grants() {
+    let policy = |order| QueueLimits {
+        max_concurrent: Some(1),
+        max_length: 100,
+        timeout_seconds: 60,
+        order,
+        extra: None,
+    };
+    for order in [OrderRule::Fifo, OrderRule::Priority] {
+        let mut queue = ActionQueue::new(ActionId(1), policy(order), QueueTotals::default());
+        let places = [
+            (1, Priority::Low, 7),
+            (2, Priority::High, 9),
+            (3, Priority::Normal, 8),
+        ];
+        let id = |n| ExecutionId::new(PartitionId(0), Seq::new(Epoch(1), n));
+        for (n, priority, grant_no) in places {
+            let waiting = Waiting {
+                execution_id: id(n),
+                seq: id(n).seq(),
+                enqueued_at: Millis::from(n),
+                eligible_at: 0,
+                attempt: Attempt(0),
+                unbegun: 0,
+                delayed: false,
+                front: false,
+                share: Share::default(),
+            };
+            let holder = Holder {
+                worker: Some(WorkerId::fresh()),
+                ahead: Some(grant_no),
+                ..holder_of(priority, &waiting)
+            };
+            queue.restore_holder(id(n), holder, None);
+        }
+        for next in [1, 3, 2] {
+            assert_eq!(
+                queue.hand_on(0).map(|(id, _)| id),
+                Some(id(next)),
+                "{order:?}"
+            );
+            assert!(queue.forget_holder(id(next)));
+        }
+    }
 }

@@ -61,7 +61,7 @@ impl ActionQueue {
             return false;
         };
         if let Some(holder) = load.active.get(&execution_id) {
-            if !holder.ahead {
+            if !holder.is_ahead() {
                 groups.take(limits, share);
             }
         } else if let Some((priority, waiting)) = load.order.set_share(seq, share) {

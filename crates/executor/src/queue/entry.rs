@@ -71,11 +71,16 @@ pub struct Holder {
     pub worker: Option<WorkerId>,
     /// Whether that one has said that it runs.
     pub started: bool,
-    /// Whether it holds no slot yet: its worker has all of them, and hands one on to it.
-    pub ahead: bool,
+    /// The number of its grant, where it holds no slot yet: its worker has all of them, and hands one on to it.
+    pub ahead: Option<i64>,
 }
 
 impl Holder {
+    /// Whether it is granted, and holds no slot yet.
+    pub fn is_ahead(&self) -> bool {
+        self.ahead.is_some()
+    }
+
     /// How it would wait, from another attempt on.
     pub(crate) fn waiting(&self, execution_id: ExecutionId) -> Waiting {
         Waiting {

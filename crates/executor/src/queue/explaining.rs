@@ -44,7 +44,7 @@ impl ActionQueue {
     ) -> Option<Explanation> {
         let (load, seq) = (self.load.as_deref()?, id.seq());
         if let Some(holder) = load.active.get(&id) {
-            if holder.ahead {
+            if holder.is_ahead() {
                 return Some(self.explain_ahead(now, load, (id, holder), times));
             }
             let (attempt, priority) = (holder.attempt, holder.priority);
@@ -336,7 +336,7 @@ impl ActionQueue {
 
     /// The queue as it looks from a place, where all demand the same.
     fn scene(&self, now: Millis, load: &Load, place: &Place) -> Scene {
-        let holders = load.active.values().filter(|holder| !holder.ahead);
+        let holders = load.active.values().filter(|holder| !holder.is_ahead());
         let holders = holders.take(estimate::PLAYED_HOLDERS + 1);
         let played = place.position.min(estimate::PLAYED as u64 - 1);
         let waiter = Waiter { cost: 1, group: 0 };
@@ -509,7 +509,7 @@ fn lack(
         (Some(group), Some(groups)) => groups.share_limit(holder.share.group, group),
         _ => true,
     };
-    let is_of = |holder: &Holder| !holder.ahead && is_of(holder);
+    let is_of = |holder: &Holder| !holder.is_ahead() && is_of(holder);
     let mut holders = holders.filter(|(_, holder)| is_of(holder));
     let named = holders.by_ref().take(MAX_HOLDERS);
     let named: Vec<LimitHolder> = named

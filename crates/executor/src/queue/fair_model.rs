@@ -263,7 +263,7 @@ impl Model {
                 share: Share::default(),
                 worker: None,
                 started: false,
-                ahead: false,
+                ahead: None,
             };
             queue.restore_holder(id(*n), holder, Some(&known.demand));
         }

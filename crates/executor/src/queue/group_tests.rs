@@ -349,7 +349,7 @@ fn again(model: &Model) -> ActionQueue {
                 share: Share::default(),
                 worker: None,
                 started: false,
-                ahead: false,
+                ahead: None,
             };
             queue.restore_holder(id(*n), holder, Some(&known.demand));
         } else {

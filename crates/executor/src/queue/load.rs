@@ -139,7 +139,7 @@ impl Load {
             rivals.hold(rivalry(&self.groups, holder.share), id, &holder);
         }
         if let Some(groups) = &mut self.groups
-            && !holder.ahead
+            && !holder.is_ahead()
         {
             groups.take(limits, holder.share);
         }
@@ -158,7 +158,7 @@ impl Load {
     /// Takes the slot from whoever holds it; it is in its group still.
     pub(super) fn give_back(&mut self, limits: &QueueLimits, id: ExecutionId) -> Option<Holder> {
         let holder = self.active.remove(&id)?;
-        if holder.ahead
+        if holder.is_ahead()
             && let Some(ahead) = &mut self.ahead
         {
             ahead.remove(id);
@@ -171,7 +171,7 @@ impl Load {
             rivals.give_back(rivalry(&self.groups, holder.share), id, &holder);
         }
         if let Some(groups) = &mut self.groups
-            && !holder.ahead
+            && !holder.is_ahead()
         {
             groups.give_back(limits, holder.share);
         }

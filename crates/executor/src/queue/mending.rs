@@ -39,7 +39,7 @@ impl ActionQueue {
             holder.share = load.share(limits, execution_id, demand);
         }
         load.hold(limits, execution_id, holder);
-        if holder.ahead {
+        if holder.is_ahead() {
             self.restore_ahead(execution_id);
         }
     }

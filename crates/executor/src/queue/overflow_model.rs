@@ -307,7 +307,7 @@ fn again(model: &Model) -> ActionQueue {
                 share: Share::default(),
                 worker: None,
                 started: false,
-                ahead: false,
+                ahead: None,
             };
             queue.restore_holder(id(*n), holder, demand);
         } else {

@@ -265,7 +265,7 @@ fn again(model: &Model) -> ActionQueue {
                 share: Share::default(),
                 worker: None,
                 started: false,
-                ahead: false,
+                ahead: None,
             };
             queue.restore_holder(id(*n), holder, Some(&demand));
             if let Some(until) = known.kept {

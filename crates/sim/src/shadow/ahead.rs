@@ -10,7 +10,7 @@ impl Shadow {
         &mut self,
         now: Millis,
         id: ExecutionId,
-        (attempt, worker): (Attempt, WorkerId),
+        (attempt, grant_no, worker): (Attempt, i64, WorkerId),
         out: &mut Vec<Violation>,
     ) {
         let Some(seen) = self.rows.get(&id).cloned() else {
@@ -37,9 +37,8 @@ impl Shadow {
             );
             out.push(Violation::of(Promise::I2, words));
         }
-        self.lines += 1;
         if let Some(seen) = self.rows.get_mut(&id) {
-            (seen.ahead, seen.line) = (true, self.lines);
+            (seen.ahead, seen.grant_no) = (true, grant_no);
             (seen.attempt, seen.worker) = (attempt, Some(worker));
         }
     }
@@ -61,7 +60,7 @@ impl Shadow {
         }
         let mut others = self.rows.iter();
         let first = others.find(|(_, other)| {
-            other.action == seen.action && other.ahead && other.line < seen.line
+            other.action == seen.action && other.ahead && other.grant_no < seen.grant_no
         });
         if let Some((first, _)) = first {
             let words = format!("{id} is handed a slot before {first}");

@@ -54,7 +54,7 @@ impl Shadow {
             front: false,
             holds: false,
             ahead: false,
-            line: 0,
+            grant_no: 0,
             worker: None,
             attempt: Attempt(0),
             not_before,

@@ -24,7 +24,11 @@ impl Replay<'_> {
             }
             None => drop(self.leave(id)),
         }
-        if let Some((other, before)) = self.ahead.insert(id, (attempt, record)) {
+        // Whoever was granted before this owner came is handed its slot by the grants, too, and not as it was found.
+        let grant = self.facts.grants.get(&(id, attempt));
+        let grant_no = grant.map_or(0, |grant| grant.grant_no);
+        let ahead = (attempt, grant_no, record);
+        if let Some((other, _, before)) = self.ahead.insert(id, ahead) {
             let what = format!("execution {id} is granted ahead, and is so in attempt {other}");
             self.break_promise(Promise::I5, what, [before, record]);
         }
@@ -34,10 +38,12 @@ impl Replay<'_> {
     fn judge_worker(&mut self, record: u32, key: Key) {
         let worker = |key: &Key| self.facts.grants.get(key).and_then(|grant| grant.worker);
         let Some(own) = worker(&key) else { return };
-        let held = self.holders.iter().chain(&self.ahead);
-        let elsewhere = held.filter_map(|(id, (attempt, record))| {
-            let other = worker(&(*id, *attempt))?;
-            (other != own).then_some(*record)
+        let held = self.holders.iter().map(|(id, held)| (*id, *held));
+        let ahead = self.ahead.iter();
+        let ahead = ahead.map(|(id, (attempt, _, record))| (*id, (*attempt, *record)));
+        let elsewhere = held.chain(ahead).filter_map(|(id, (attempt, record))| {
+            let other = worker(&(id, attempt))?;
+            (other != own).then_some(record)
         });
         if let Some(other) = elsewhere.min() {
             let id = key.0;
@@ -50,9 +56,10 @@ impl Replay<'_> {
     /// Whoever stood ahead of a slot has it.
     pub(super) fn hand_on(&mut self, record: u32, (id, attempt): Key) {
         match self.ahead.remove(&id) {
-            Some((granted, first)) if granted == attempt => {
-                let earlier = self.ahead.iter().find(|(_, (_, other))| *other < first);
-                if let Some((other, (_, before))) = earlier.map(|(id, it)| (*id, *it)) {
+            Some((granted, grant_no, _)) if granted == attempt => {
+                let mut others = self.ahead.iter();
+                let earlier = others.find(|(_, (_, other, _))| *other < grant_no);
+                if let Some((other, (.., before))) = earlier.map(|(id, it)| (*id, *it)) {
                     let what = format!("execution {id} was handed a slot before {other}");
                     self.break_promise(Promise::I3, what, [before, record]);
                 }
@@ -70,7 +77,7 @@ impl Replay<'_> {
 
     /// A slot is given to somebody else than to whoever stands ahead of one.
     pub(super) fn nobody_is_ahead(&mut self, record: u32, id: ExecutionId) {
-        if let Some((other, (_, before))) = self.ahead.first_key_value() {
+        if let Some((other, (.., before))) = self.ahead.first_key_value() {
             let what = format!("execution {id} was given a slot, and {other} stands ahead of it");
             let records = [*before, record];
             self.break_promise(Promise::I3, what, records);

@@ -1,6 +1,6 @@
 //! Broken histories of what is granted ahead of its slot.
 
-use attune_core::{ExecutionId, WorkerId};
+use attune_core::{Epoch, ExecutionId, WorkerId};
 use attune_record::{HandedOn, Record};
 
 use crate::check::Promise;
@@ -21,6 +21,35 @@ fn is_handed_on(record: &Record, wanted: ExecutionId) -> bool {
     matches!(record, Record::HandedOn(one) if one.execution_id == wanted)
 }
 
+/// The record of its grant, as of one ahead of its slot, and the record that it has its slot.
+fn grant_ahead(world: &World, id: ExecutionId) -> (Record, Record) {
+    let at = place(world, |record| is_granted(record, id));
+    let mut granted = world.records[at].clone();
+    let Record::Granted {
+        execution_id,
+        action_id,
+        attempt,
+        epoch,
+        round,
+        t_ns,
+        ahead,
+        ..
+    } = &mut granted
+    else {
+        panic!("{granted:?}");
+    };
+    let handed_on = Record::HandedOn(HandedOn {
+        execution_id: *execution_id,
+        action_id: *action_id,
+        attempt: *attempt,
+        epoch: *epoch,
+        round: *round,
+        t_ns: *t_ns,
+    });
+    (*ahead, *t_ns) = (true, 0);
+    (granted, handed_on)
+}
+
 /// Four executions of which the second and the third are granted ahead, before the first ends.
 fn handed_on() -> (World, Vec<ExecutionId>) {
     let mut world = World::new(1);
@@ -29,29 +58,8 @@ fn handed_on() -> (World, Vec<ExecutionId>) {
     let ended = |record: &Record| matches!(record, Record::Ended { execution_id, .. } if *execution_id == ids[0]);
     for id in [ids[1], ids[2]] {
         let at = place(&world, |record| is_granted(record, id));
-        let mut granted = world.records[at].clone();
-        let Record::Granted {
-            execution_id,
-            action_id,
-            attempt,
-            epoch,
-            round,
-            t_ns,
-            ahead,
-            ..
-        } = &mut granted
-        else {
-            panic!("{granted:?}");
-        };
-        world.records[at] = Record::HandedOn(HandedOn {
-            execution_id: *execution_id,
-            action_id: *action_id,
-            attempt: *attempt,
-            epoch: *epoch,
-            round: *round,
-            t_ns: *t_ns,
-        });
-        (*ahead, *t_ns) = (true, 0);
+        let (granted, handed_on) = grant_ahead(&world, id);
+        world.records[at] = handed_on;
         let first = place(&world, ended);
         world.records.insert(first, granted);
     }
@@ -125,5 +133,58 @@ fn i3_a_slot_that_is_given_beside_whoever_stands_ahead() {
     let second = place(&world, |record| is_handed_on(record, ids[1]));
     let fourth = place(&world, |record| is_granted(record, ids[3]));
     world.records.swap(second, fourth);
+    breaks(&world, Promise::I3);
+}
+
+/// As [`handed_on`], and an owner that came after the grants found the second and the third in this order.
+fn handed_on_by_another(found: [usize; 2]) -> World {
+    let mut world = World::new(1);
+    let ids: Vec<_> = (0..4).map(|_| world.submit(NORMAL)).collect();
+    let before = world.records.len();
+    world.takeover();
+    let held = |record: &Record| matches!(record, Record::Held { .. });
+    let at = place(&world, held);
+    for id in found.map(|n| ids[n]) {
+        let mut other = world.records[at].clone();
+        if let Record::Held {
+            execution_id,
+            ahead,
+            ..
+        } = &mut other
+        {
+            (*execution_id, *ahead) = (id, true);
+        }
+        world.records.push(other);
+    }
+    // What it found comes before its counts.
+    let counts = world.records.split_off(at + 1);
+    let (counts, found) = counts.split_at(counts.len() - 2);
+    world.records.extend(found.iter().chain(counts).cloned());
+    world.drain();
+    for (n, id) in [ids[1], ids[2]].into_iter().enumerate() {
+        let at = place(&world, |record| is_granted(record, id));
+        let (mut granted, handed_on) = grant_ahead(&world, id);
+        world.records[at] = handed_on;
+        if let Record::Granted { epoch, .. } = &mut granted {
+            *epoch = Epoch(1);
+        }
+        world.records.insert(before + n, granted);
+    }
+    world
+}
+
+#[test]
+fn those_that_a_later_owner_finds_are_handed_their_slots_by_their_grants() {
+    assert_clean(&handed_on_by_another([1, 2]));
+    assert_clean(&handed_on_by_another([2, 1]));
+}
+
+#[test]
+fn i3_a_later_owner_hands_slots_on_as_it_finds_them() {
+    let mut world = handed_on_by_another([2, 1]);
+    let handed_on = |record: &Record| matches!(record, Record::HandedOn(_));
+    let first = place(&world, handed_on);
+    let second = world.records.iter().rposition(handed_on);
+    world.records.swap(first, second.expect("it is there"));
     breaks(&world, Promise::I3);
 }
