@@ -17,7 +17,7 @@ use uuid::Uuid;
 use crate::bind::Binds;
 use crate::db::Db;
 use crate::failure::{Failure, unreadable};
-use crate::sql::CommitOf;
+use crate::sql::{CommitOf, Part};
 use crate::{audit, dead_letters, operations, policies, sql, text};
 
 /// Stands for a grant without a number: a NULL would make its array slow to subscript.
@@ -87,13 +87,9 @@ impl Db {
 
     /// Writes a batch. Nothing when something of it is there already, which only the first run finds.
     async fn write(&self, batch: &Batch, run: Run) -> Result<Option<Answer>, StoreError> {
-        let parameters = parameters(batch)?;
-        let text = sql::commit(CommitOf {
-            accepts: accepts(batch),
-            meters: !batch.meters.is_empty(),
-            progress: !batch.progress.is_empty(),
-            again: run == Run::Again,
-        });
+        let of = parts(batch, run);
+        let parameters = parameters(batch, of)?;
+        let text = sql::commit(of);
         let pool = self.commit.clone();
         let beside = beside(batch)?;
         let fences = fences(batch).len();
@@ -296,20 +292,62 @@ fn body(row: &PgRow) -> Result<GrantedBody, Failure> {
     })
 }
 
+/// Which parts of the statement a batch has.
+fn parts(batch: &Batch, run: Run) -> CommitOf {
+    let accepts = !batch.inserts.is_empty() || !batch.instant.is_empty();
+    let has = |part| match part {
+        Part::Accepts => accepts,
+        Part::Instant => !batch.instant.is_empty(),
+        Part::Meters => !batch.meters.is_empty(),
+        Part::Progress => !batch.progress.is_empty(),
+        Part::Grants => batch.updates.iter().any(Update::grants),
+        Part::Changes => !batch.updates.iter().all(Update::grants),
+        Part::Ends => !batch.ends.is_empty(),
+        Part::Totals => !batch.totals.is_empty(),
+        Part::Again => run == Run::Again,
+    };
+    CommitOf::parts(Part::ALL.into_iter().filter(|part| has(*part)))
+}
+
 /// The parameters of the statement, in its order. Everything that is locked is sorted.
-fn parameters(batch: &Batch) -> Result<PgArguments, StoreError> {
+fn parameters(batch: &Batch, of: CommitOf) -> Result<PgArguments, StoreError> {
     let mut binds = Binds::default();
     let fences = fences(batch);
     binds.value(batch.owner.0);
     binds.column(&fences, |(partition, _)| i32::from(partition.0));
     binds.column(&fences, |(_, epoch)| epoch.0);
+    if of.has_time() {
+        binds.value(text::time(batch.at));
+    }
+    for part in Part::ALL.into_iter().filter(|part| of.has(*part)) {
+        match part {
+            Part::Accepts => add_inserts(&mut binds, batch),
+            Part::Instant => add_instant(&mut binds, batch),
+            Part::Meters => add_meters(&mut binds, &batch.meters),
+            Part::Progress => operations::add_progress(&mut binds, &batch.progress),
+            Part::Grants => add_grants(&mut binds, batch),
+            Part::Changes => add_changes(&mut binds, batch),
+            Part::Ends => add_ends(&mut binds, batch),
+            Part::Totals => add_totals(&mut binds, batch),
+            Part::Again => {}
+        }
+    }
+    binds.finish()
+}
 
-    binds.value(text::time(batch.at));
+/// Those of the updates that give a slot, or those that do not.
+fn updates(batch: &Batch, are_grants: bool) -> Vec<&Update> {
+    let updates = batch.updates.iter();
+    let mut updates: Vec<&Update> = updates
+        .filter(|update| update.grants() == are_grants)
+        .collect();
+    updates.sort_unstable_by_key(|update| update.id);
+    updates
+}
+
+fn add_grants(binds: &mut Binds, batch: &Batch) {
+    let grants = updates(batch, true);
     binds.value(MAX_BODIES_BYTES as i64);
-
-    let (mut grants, mut others): (Vec<&Update>, Vec<&Update>) =
-        batch.updates.iter().partition(|update| update.grants());
-    grants.sort_unstable_by_key(|update| update.id);
     binds.column(&grants, |update| update.id.0);
     binds.column(&grants, |update| update.attempt.0);
     binds.column(&grants, |update| update.grant_no.unwrap_or(NO_NUMBER));
@@ -318,22 +356,29 @@ fn parameters(batch: &Batch) -> Result<PgArguments, StoreError> {
         update.worker.map_or(NO_WORKER, |worker| worker.0)
     });
     binds.column(&grants, |update| update.grants_ahead());
-    others.sort_unstable_by_key(|update| update.id);
-    binds.column(&others, |update| update.id.0);
-    binds.column(&others, |update| update.attempt.0);
-    binds.column(&others, |update| update.status == Some(Status::Queued));
-    binds.column(&others, |update| update.cancel_requested);
-    binds.column(&others, |update| {
+}
+
+fn add_changes(binds: &mut Binds, batch: &Batch) {
+    let changes = updates(batch, false);
+    binds.column(&changes, |update| update.id.0);
+    binds.column(&changes, |update| update.attempt.0);
+    binds.column(&changes, |update| update.status == Some(Status::Queued));
+    binds.column(&changes, |update| update.cancel_requested);
+    binds.column(&changes, |update| {
         update.starts().map_or(NO_START, text::time)
     });
+}
 
+fn add_ends(binds: &mut Binds, batch: &Batch) {
     let mut ends: Vec<&End> = batch.ends.iter().collect();
     ends.sort_unstable_by_key(|end| end.id);
     let outcomes: Vec<&Outcome> = ends.iter().map(|end| &*end.outcome).collect();
     binds.column(&ends, |end| end.id.0);
-    add_outcomes(&mut binds, &outcomes);
+    add_outcomes(binds, &outcomes);
     binds.column(&ends, |end| end.began(batch.at).map(text::time));
+}
 
+fn add_totals(binds: &mut Binds, batch: &Batch) {
     let mut totals = batch.totals.clone();
     totals.sort_unstable_by_key(|(action, _)| *action);
     binds.column(&totals, |(action, _)| action.0);
@@ -341,33 +386,6 @@ fn parameters(batch: &Batch) -> Result<PgArguments, StoreError> {
     binds.column(&totals, |(_, totals)| counter(totals.completed));
     binds.column(&totals, |(_, totals)| counter(totals.cancelled));
     binds.column(&totals, |(_, totals)| counter(totals.expired));
-
-    if accepts(batch) {
-        let mut inserts: Vec<&NewExecution> = batch.inserts.iter().collect();
-        inserts.sort_unstable_by_key(|new| new.id);
-        add_new(&mut binds, &inserts);
-        let demand = |new: &&NewExecution| new.demand.map(|demand| demand.to_bytes());
-        binds.column(&inserts, demand);
-        binds.column(&inserts, |new| new.cancel_requested);
-        binds.column(&inserts, |new| new.worker.map(|worker| worker.0));
-        let instant = batch.instant.iter();
-        let (instant, outcomes): (Vec<&NewExecution>, Vec<&Outcome>) =
-            instant.map(|(new, outcome)| (new, &**outcome)).unzip();
-        add_new(&mut binds, &instant);
-        add_outcomes(&mut binds, &outcomes);
-    }
-    if !batch.meters.is_empty() {
-        add_meters(&mut binds, &batch.meters);
-    }
-    if !batch.progress.is_empty() {
-        operations::add_progress(&mut binds, &batch.progress);
-    }
-    binds.finish()
-}
-
-/// Whether there are new executions in a batch.
-fn accepts(batch: &Batch) -> bool {
-    !batch.inserts.is_empty() || !batch.instant.is_empty()
 }
 
 /// Sorted, and each once: `held` compares their number with the number of rows.
@@ -378,18 +396,36 @@ fn fences(batch: &Batch) -> Vec<(PartitionId, Epoch)> {
     fences
 }
 
+fn add_inserts(binds: &mut Binds, batch: &Batch) {
+    let mut inserts: Vec<&NewExecution> = batch.inserts.iter().collect();
+    inserts.sort_unstable_by_key(|new| new.id);
+    add_new(binds, &inserts);
+    binds.column(&inserts, |new| new.status.as_str());
+    binds.column(&inserts, |new| new.demand.map(|demand| demand.to_bytes()));
+    binds.column(&inserts, |new| new.cancel_requested);
+    binds.column(&inserts, |new| new.worker.map(|worker| worker.0));
+}
+
+fn add_instant(binds: &mut Binds, batch: &Batch) {
+    let instant = batch.instant.iter();
+    let (instant, outcomes): (Vec<&NewExecution>, Vec<&Outcome>) =
+        instant.map(|(new, outcome)| (new, &**outcome)).unzip();
+    add_new(binds, &instant);
+    add_outcomes(binds, &outcomes);
+}
+
 fn add_new(binds: &mut Binds, new: &[&NewExecution]) {
     binds.column(new, |new| new.id.0);
     binds.column(new, |new| new.action_id.0);
     binds.column(new, |new| new.request_id.0);
     binds.column(new, |new| new.digest);
-    binds.column(new, |new| new.status.as_str());
     binds.column(new, |new| new.attempt.0);
     binds.column(new, |new| new.grant_no);
     binds.column(new, |new| {
         i16::from(new.submission.priority.unwrap_or_default().rank())
     });
     binds.column(new, |new| text::text(&new.submission.action_ref));
+    binds.column(new, |new| text::json(&new.submission.parameters));
     binds.column(new, |new| {
         text::optional(new.submission.enforcement_id.as_ref())
     });
@@ -398,7 +434,6 @@ fn add_new(binds: &mut Binds, new: &[&NewExecution]) {
     });
     binds.column(new, |new| text::optional(new.submission.group.as_ref()));
     binds.column(new, |new| labels(new));
-    binds.column(new, |new| text::json(&new.submission.parameters));
     binds.column(new, |new| new.submission.not_before.map(text::time));
     binds.column(new, |new| new.submission.timeout_seconds.map(number));
     binds.column(new, |new| new.submission.requeue_of.map(|of| of.0));
@@ -414,14 +449,14 @@ fn add_meters(binds: &mut Binds, meters: &[Meter]) {
 
 fn add_outcomes(binds: &mut Binds, outcomes: &[&Outcome]) {
     binds.column(outcomes, |outcome| outcome.status.as_str());
+    binds.column(outcomes, |outcome| outcome.exit_code);
+    binds.column(outcomes, |outcome| outcome.code.map(EndCode::as_str));
     binds.column(outcomes, |outcome| {
         outcome.result.as_deref().map(text::json)
     });
     binds.column(outcomes, |outcome| text::optional(outcome.error.as_ref()));
-    binds.column(outcomes, |outcome| outcome.exit_code);
     binds.column(outcomes, |outcome| text::optional(outcome.stdout.as_ref()));
     binds.column(outcomes, |outcome| text::optional(outcome.stderr.as_ref()));
-    binds.column(outcomes, |outcome| outcome.code.map(EndCode::as_str));
 }
 
 /// The labels as a JSON object, or nothing where there are none.

@@ -14,6 +14,7 @@ mod actions;
 mod audit;
 mod bind;
 mod commit;
+mod commit_parts;
 mod db;
 mod dead_letters;
 mod executions;

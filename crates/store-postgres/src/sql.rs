@@ -1,14 +1,15 @@
 //! Every statement, each in a file of its own. The session settings that a statement needs are
 //! in the module `sessions`, its locking is explained in its file.
 
-use std::sync::LazyLock;
+pub use crate::commit_parts::{CommitOf, Part, commit};
 
 /// Declares the statements and the list of them.
 macro_rules! statements {
     ($($name:ident = $file:literal,)*) => {
         $(pub(crate) const $name: &str = include_str!(concat!("../sql/", $file, ".sql"));)*
 
-        /// Every statement with the name of its file, for the test that prepares them all.
+        /// Every statement with the name of its file, for the test that prepares them all; the commit as
+        /// it stands in its file.
         pub const ALL: &[(&str, &str)] = &[$(($file, $name)),*];
     };
 }
@@ -121,123 +122,9 @@ statements! {
     WRITE_POLICY_PROGRESS = "write_policy_progress",
 }
 
-/// Which parts of [`COMMIT`] a batch needs.
-#[derive(Debug, Clone, Copy)]
-pub struct CommitOf {
-    /// Whether it accepts executions.
-    pub accepts: bool,
-    /// Whether something is counted for a limit.
-    pub meters: bool,
-    /// Whether an operation goes on.
-    pub progress: bool,
-    /// Whether something of it may be there already.
-    pub again: bool,
-}
-
-/// A part of [`COMMIT`] that not every batch needs: the marks around it, and how many parameters are its own.
-type Part = (&'static str, &'static str, usize);
-
-/// In the order of the text; their parameters are the last ones.
-const PARTS: [Part; 3] = [
-    ("ACCEPTS", "ACCEPTED", 44),
-    ("METERS", "METERED", 5),
-    ("PROGRESS", "PROGRESSED", 8),
-];
-/// The number of the first parameter that belongs to a part.
-const FIRST: usize = 31;
-
-/// The texts of [`COMMIT`] that are run, by [`CommitOf::place`].
-static COMMITS: LazyLock<[String; 16]> = LazyLock::new(|| std::array::from_fn(text));
-
-/// The commit for such a batch.
-pub fn commit(of: CommitOf) -> &'static str {
-    &COMMITS[of.place()]
-}
-
-impl CommitOf {
-    fn place(self) -> usize {
-        let bits = [self.accepts, self.meters, self.progress, self.again];
-        bits.iter()
-            .rev()
-            .fold(0, |place, bit| place << 1 | usize::from(*bit))
-    }
-}
-
-/// The commit of the batches with this [`CommitOf::place`].
-fn text(place: usize) -> String {
-    let mut text = COMMIT.to_owned();
-    let (mut number, mut left_out) = (FIRST, 0);
-    for (at, (begin, end, parameters)) in PARTS.into_iter().enumerate() {
-        if place >> at & 1 == 0 {
-            text = without(&text, begin, end);
-            left_out += parameters;
-        } else {
-            for number in number..number + parameters {
-                let fewer = format!("${}::", number - left_out);
-                text = text.replace(&format!("${number}::"), &fewer);
-            }
-        }
-        number += parameters;
-    }
-    if place >> PARTS.len() & 1 == 1 {
-        text = text.replace("-- AGAIN: ", "");
-    }
-    bare(&text)
-}
-
-/// A text without what stands between two marks.
-fn without(text: &str, begin: &str, end: &str) -> String {
-    let parts = text.split_once(&format!("\n-- {begin}\n"));
-    let parts = parts.and_then(|(before, rest)| {
-        let (_, after) = rest.split_once(&format!("\n-- {end}\n"))?;
-        Some(format!("{before}\n{after}"))
-    });
-    parts.unwrap_or_else(|| text.to_owned())
-}
-
-/// Without the lines that are comments: the driver looks a statement up by its text, every time.
-fn bare(text: &str) -> String {
-    let lines = text.lines();
-    let lines = lines.filter(|line| !line.trim_start().starts_with("--"));
-    lines.collect::<Vec<_>>().join("\n")
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{ALL, CommitOf, commit};
-
-    #[test]
-    fn what_a_batch_does_not_need_is_left_out_whole() {
-        for (accepts, meters, progress, inserts, parameters) in [
-            (false, false, false, 2, 30),
-            (false, true, false, 3, 35),
-            (false, false, true, 2, 38),
-            (false, true, true, 3, 43),
-            (true, false, false, 5, 74),
-            (true, true, false, 6, 79),
-            (true, false, true, 5, 82),
-            (true, true, true, 6, 87),
-        ] {
-            let of = CommitOf {
-                accepts,
-                meters,
-                progress,
-                again: true,
-            };
-            let text = commit(of);
-            let by_meters = usize::from(meters);
-            let conflicts = if accepts { 3 } else { 1 } + by_meters;
-            assert_eq!(text.matches("INSERT INTO").count(), inserts, "{text}");
-            assert_eq!(text.matches("ON CONFLICT").count(), conflicts, "{text}");
-            for number in 1..=88 {
-                let is_there = text.contains(&format!("${number}::"));
-                assert_eq!(is_there, number <= parameters, "${number} in {text}");
-            }
-            assert_eq!(text.contains("operation_progress"), progress, "{text}");
-            let first = commit(CommitOf { again: false, ..of });
-            assert_eq!(first.matches("ON CONFLICT").count(), by_meters, "{first}");
-        }
-    }
+    use super::ALL;
 
     #[test]
     fn every_file_is_declared() {

@@ -1,10 +1,27 @@
 //! Every statement can be prepared, and the schema mirrors the program.
 
 use attune_core::Status;
-use attune_store_postgres::sql::{self, CommitOf};
+use attune_store_postgres::sql::{self, CommitOf, Part};
 use sqlx::{Executor as _, Statement as _};
 
 use crate::support::on_fresh_db;
+
+/// Each part alone, with what it needs, and all but each.
+fn commits() -> Vec<CommitOf> {
+    let needs = |part| match part {
+        Part::Instant => Some(Part::Accepts),
+        _ => None,
+    };
+    let alone = |part| CommitOf::parts([Some(part), needs(part)].into_iter().flatten());
+    let without = |out: Part| {
+        let rest = Part::ALL.into_iter().filter(|part| *part != out);
+        CommitOf::parts(rest.filter(|part| needs(*part) != Some(out)))
+    };
+    let mut commits = vec![CommitOf::default(), CommitOf::parts(Part::ALL)];
+    commits.extend(Part::ALL.map(alone));
+    commits.extend(Part::ALL.map(without));
+    commits
+}
 
 /// Preparing finds misspelled columns and parameters whose type cannot be told.
 #[tokio::test]
@@ -13,16 +30,10 @@ async fn every_statement_is_prepared() {
         assert!(sql::ALL.len() > 30);
         let mut connection = db.sql.acquire().await.unwrap();
         let all = sql::ALL.iter().copied();
-        let commits = (0..16).map(|bits| {
-            let [accepts, meters, progress, again] = [8, 4, 2, 1].map(|bit| bits & bit != 0);
-            let of = CommitOf {
-                accepts,
-                meters,
-                progress,
-                again,
-            };
-            ("a commit", sql::commit(of))
-        });
+        let all = all.filter(|(name, _)| *name != "commit");
+        let commits = commits()
+            .into_iter()
+            .map(|of| ("a commit", sql::commit(of)));
         for (name, text) in all.chain(commits) {
             let text = sqlx::AssertSqlSafe(text.to_owned());
             let statement = connection

@@ -1,10 +1,13 @@
 //! What one execution's life costs the server. Not a test of speed: run it on purpose with
 //! `cargo test -p attune-store-postgres --release -- --ignored --nocapture`.
+//!
+//! To compare two versions, keep the test program of each and run them in turns: the machine differs more
+//! from one minute to the next than they do.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use attune_core::{ExecutionId, PartitionId, QueueTotals, WorkerId};
-use attune_store::{Batch, PartitionStore as _, Update};
+use attune_core::{ActionId, Attempt, ExecutionId, PartitionId, QueueTotals, Status, WorkerId};
+use attune_store::{Batch, NewExecution, PartitionStore as _, Update};
 
 use crate::support::{Owner, TestDb, grant, on_fresh_db, start, succeeded};
 
@@ -113,23 +116,27 @@ async fn measure(
 /// CPU seconds that the backends of this database's store have used: the server must run on
 /// this machine.
 async fn cpu(db: &TestDb) -> f64 {
-    let pids: Vec<i32> = sqlx::query_scalar(
+    let pids = backends(db).await;
+    used(&pids) as f64 / 1e9
+}
+
+/// The backends of this database's store.
+async fn backends(db: &TestDb) -> Vec<i32> {
+    sqlx::query_scalar(
         "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'attune %'",
     )
     .fetch_all(&db.sql)
     .await
-    .unwrap();
-    let ticks: u64 = pids
-        .iter()
-        .map(|pid| {
-            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-            let (_, fields) = stat.rsplit_once(") ").unwrap();
-            let fields: Vec<&str> = fields.split(' ').collect();
-            // utime and stime, the 14th and 15th field of the line.
-            fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
-        })
-        .sum();
-    ticks as f64 / 100.0
+    .unwrap()
+}
+
+/// Nanoseconds of CPU that these processes have used.
+fn used(pids: &[i32]) -> u64 {
+    let of_one = |pid: &i32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap();
+        stat.split(' ').next().unwrap().parse::<u64>().unwrap()
+    };
+    pids.iter().map(of_one).sum()
 }
 
 async fn wal(db: &TestDb) -> f64 {
@@ -138,6 +145,125 @@ async fn wal(db: &TestDb) -> f64 {
         .await
         .unwrap();
     bytes as f64
+}
+
+/// How many actions the executions of [`the_cost_of_a_commit`] belong to.
+const ACTIONS: usize = 100;
+
+/// What one commit costs in the steady flow of many short executions: those that are accepted and granted at
+/// once, and the ends of those of the commit before. Medians, so that what disturbs some of them does not count.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "measures, does not test"]
+async fn the_cost_of_a_commit() {
+    on_fresh_db(|db| async move {
+        let mut owner = db.owner().await;
+        let worker = db.worker().await;
+        let mut actions = Vec::new();
+        for number in 0..ACTIONS {
+            actions.push(db.action(&format!("test.action-{number:03}")).await);
+        }
+        for size in [1, 16, 256] {
+            let mut flow = Flow::default();
+            let mut commits = Vec::new();
+            let rounds = 20 + 10_000 / size.max(16);
+            for round in 0..rounds {
+                let new = (0..size).map(|place| {
+                    let action = &actions[(round * 37 + place * 61) % ACTIONS];
+                    NewExecution {
+                        action_id: action.id,
+                        status: Status::Requested,
+                        attempt: Attempt(1),
+                        grant_no: Some(1),
+                        worker: Some(worker),
+                        ..owner.queued()
+                    }
+                });
+                let new: Vec<NewExecution> = new.collect();
+                let cost = flow.commit(&db, &owner, new).await;
+                // The first ones make plans, and the planner sees the table filled after some.
+                match round {
+                    10 => analyze(&db).await,
+                    20.. => commits.push(cost),
+                    _ => {}
+                }
+            }
+            println!("{}", flow.line(size, &mut commits));
+            flow.commit(&db, &owner, Vec::new()).await;
+        }
+    })
+    .await;
+}
+
+async fn analyze(db: &TestDb) {
+    sqlx::raw_sql("ANALYZE attune.execution_active")
+        .execute(&db.sql)
+        .await
+        .unwrap();
+}
+
+/// A flow of executions that end in the commit after the one that accepts them.
+#[derive(Default)]
+struct Flow {
+    running: Vec<(ExecutionId, ActionId)>,
+    totals: std::collections::BTreeMap<ActionId, QueueTotals>,
+}
+
+/// What one commit took.
+struct Cost {
+    /// Nanoseconds of the server's CPU.
+    cpu: u64,
+    wall: Duration,
+    /// Bytes that the server wrote ahead.
+    wal: f64,
+}
+
+impl Flow {
+    async fn commit(&mut self, db: &TestDb, owner: &Owner, inserts: Vec<NewExecution>) -> Cost {
+        let next = inserts.iter().map(|new| (new.id, new.action_id)).collect();
+        let ended = std::mem::replace(&mut self.running, next);
+        let mut totals = std::collections::BTreeMap::new();
+        for (_, action) in &self.running {
+            self.totals.entry(*action).or_default().enqueued += 1;
+            totals.insert(*action, self.totals[action]);
+        }
+        for (_, action) in &ended {
+            self.totals.entry(*action).or_default().completed += 1;
+            totals.insert(*action, self.totals[action]);
+        }
+        let batch = Batch {
+            inserts,
+            ends: ended.iter().map(|(id, _)| succeeded(*id)).collect(),
+            totals: totals.into_iter().collect(),
+            ..owner.batch()
+        };
+        let pids = backends(db).await;
+        let (cpu, wal) = (used(&pids), wal(db).await);
+        let began = Instant::now();
+        let committed = db.store.commit(&batch).await.unwrap();
+        let wall = began.elapsed();
+        assert_eq!(committed.ended, u64::try_from(ended.len()).unwrap());
+        Cost {
+            cpu: used(&pids) - cpu,
+            wall,
+            wal: self::wal(db).await - wal,
+        }
+    }
+
+    fn line(&self, size: usize, commits: &mut [Cost]) -> String {
+        let each = |total: f64| total / size as f64;
+        let place = commits.len() / 2;
+        commits.sort_unstable_by_key(|cost| cost.cpu);
+        let cpu = commits[place].cpu as f64 / 1e3;
+        commits.sort_unstable_by_key(|cost| cost.wall);
+        let wall = commits[place].wall.as_secs_f64() * 1e6;
+        let wal: f64 = commits.iter().map(|cost| cost.wal).sum();
+        format!(
+            "{size:>4} accepted, {size:>4} ended: {:>6.1} µs of PostgreSQL, {:>6.1} µs wall, {:>5.0} B of WAL an execution",
+            each(cpu),
+            each(wall),
+            each(wal / commits.len() as f64),
+        )
+    }
 }
 
 /// How fast a new owner gets a long queue back.
