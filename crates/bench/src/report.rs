@@ -20,6 +20,8 @@ pub struct Costs {
     pub usage: Usage,
     /// Bytes that the database has written ahead, if that is known.
     pub wal_bytes: Option<u64>,
+    /// Transactions that the database has seen, if that is known.
+    pub transactions: Option<u64>,
     /// Messages that the bus has taken, if that is known.
     pub messages: Option<u64>,
     /// Slots that the queues still held when everything had ended, by their own snapshots.
@@ -94,6 +96,8 @@ pub struct Report {
     pub wal_bytes_per_execution: Option<f64>,
     /// Messages that the bus took, for each execution.
     pub messages_per_execution: Option<f64>,
+    /// Transactions that PostgreSQL saw, for each execution; a statement by itself is one.
+    pub transactions_per_execution: Option<f64>,
     /// What is not among the figures but must be told: requests that were refused or whose
     /// outcome is unknown, records that do not fit together.
     #[serde(skip)]
@@ -150,6 +154,7 @@ impl Report {
             rss_mb: rounded(&costs.usage.rss_mb, 1),
             wal_bytes_per_execution: per_execution(costs.wal_bytes, accepted.len()),
             messages_per_execution: per_execution(costs.messages, accepted.len()),
+            transactions_per_execution: per_execution(costs.transactions, accepted.len()),
             problems: problems(observed),
         }
     }

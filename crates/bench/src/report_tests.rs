@@ -229,6 +229,7 @@ fn the_json_object_has_the_documented_names() {
         },
         wal_bytes: Some(1001),
         messages: Some(5),
+        transactions: Some(3),
         ..Costs::default()
     };
     let report = Report {
@@ -247,7 +248,8 @@ fn the_json_object_has_the_documented_names() {
             + r#""slot_utilisation":0.7692,"worker_utilisation":null,"#
             + r#""order_violations":0,"limit_violations":0,"lost":0,"leaked":0,"duplicates":null,"#
             + r#""cpu_s":{"postgresql":1.23},"rss_mb":{"postgresql":45.7},"#
-            + r#""wal_bytes_per_execution":500.5,"messages_per_execution":2.5}"#
+            + r#""wal_bytes_per_execution":500.5,"messages_per_execution":2.5,"#
+            + r#""transactions_per_execution":1.5}"#
     );
 }
 

@@ -230,6 +230,21 @@ impl Scenario {
         }
     }
 
+    /// The same over another number of actions, at least one, and at most half as many as executions.
+    #[must_use]
+    pub fn with_actions(self, actions: usize) -> Self {
+        Self {
+            actions: actions.clamp(1, self.executions.div_ceil(2)),
+            ..self
+        }
+    }
+
+    /// The same with another limit of each action.
+    #[must_use]
+    pub fn with_limit(self, limit: u32) -> Self {
+        Self { limit, ..self }
+    }
+
     /// The ref of an action, counted from 0: `bench.spread-001` is the first.
     pub fn action_ref(&self, action: usize) -> String {
         format!("bench.{}-{:03}", self.name, action + 1)

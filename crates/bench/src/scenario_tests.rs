@@ -38,6 +38,9 @@ fn the_scenarios_are_those_that_are_documented() {
     assert_eq!(Scenario::duplicates().doubled, Some(10));
     let seven = Scenario::spread().with_executions(7);
     assert_eq!((seven.executions, seven.actions), (7, 4));
+    let wide = Scenario::spread().with_actions(1_000).with_limit(3);
+    assert_eq!(shape(wide), ("spread", 20_000, 1_000, 3));
+    assert_eq!(seven.with_actions(9).actions, 4);
 }
 
 #[test]

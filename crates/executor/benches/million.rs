@@ -66,7 +66,6 @@ fn waiting(place: u32) -> Waiting {
         enqueued_at: 0,
         eligible_at: 0,
         attempt: Attempt(0),
-        grant_no: None,
         unbegun: 0,
         delayed: true,
         share: Share::default(),

@@ -17,6 +17,8 @@
 #[cfg(test)]
 mod case_tests;
 pub mod counters;
+#[cfg(test)]
+mod counting_tests;
 mod detector;
 pub mod fact;
 pub mod happened;

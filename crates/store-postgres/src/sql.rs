@@ -116,6 +116,7 @@ statements! {
     SYSTEM_ID = "system_id",
     UPSERT_QUEUE_STATS = "upsert_queue_stats",
     VIOLATIONS = "violations",
+    TRANSACTIONS = "transactions",
     WAL_POSITION = "wal_position",
     WORKER_ENDS = "worker_ends",
     WORKERS = "workers",

@@ -92,6 +92,25 @@ impl TemporaryDatabase {
         self.own_task(work).await
     }
 
+    /// How many transactions it has seen, those of sessions that have ended all among them; a statement by itself is
+    /// one.
+    ///
+    /// # Errors
+    /// When the server cannot be reached.
+    pub async fn transactions(&self) -> Result<u64, StoreError> {
+        let (options, name) = (self.server.clone(), self.name.clone());
+        let work = async move {
+            let mut connection = options.connect().await?;
+            let count: i64 = sqlx::query_scalar(sql::TRANSACTIONS)
+                .bind(name)
+                .fetch_one(&mut connection)
+                .await?;
+            connection.close().await?;
+            Ok(u64::try_from(count).unwrap_or(0))
+        };
+        self.own_task(work).await
+    }
+
     fn at(url: &str, name: &str) -> Result<Self, StoreError> {
         let unusable = |why: &str| StoreError::Statement(Box::new(Unusable(why.to_owned())));
         let fits = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_';

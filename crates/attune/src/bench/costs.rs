@@ -23,6 +23,7 @@ const SETTLE: Duration = Duration::from_secs(30);
 /// Looks at the processes until the load has ended.
 pub(super) struct Watch {
     wal: Option<u64>,
+    transactions: Option<u64>,
     published: Option<u64>,
     /// Dropped, it ends the task.
     end: oneshot::Sender<()>,
@@ -34,10 +35,12 @@ impl Watch {
     pub(super) async fn begin(system: &System) -> anyhow::Result<Self> {
         let groups = system.groups();
         let (wal, published) = (system.wal_position().await, system.published().await);
+        let transactions = system.transactions().await;
         let begun = tokio::task::spawn_blocking(move || Meter::begin(groups)).await?;
         let (end, ended) = oneshot::channel();
         Ok(Self {
             wal,
+            transactions,
             published,
             end,
             looking: tokio::spawn(look(begun, ended)),
@@ -53,6 +56,8 @@ impl Watch {
         Ok(Costs {
             usage,
             wal_bytes: difference(self.wal, wal),
+            // Of sessions that are open they come late: those of the end are counted when all have ended.
+            transactions: self.transactions,
             messages: difference(self.published, published),
             slots_held: slots_held(store).await?,
             sent_twice,
@@ -61,7 +66,8 @@ impl Watch {
     }
 }
 
-fn difference(begin: Option<u64>, end: Option<u64>) -> Option<u64> {
+/// What came between a count and a later one, if both are known.
+pub(super) fn difference(begin: Option<u64>, end: Option<u64>) -> Option<u64> {
     Some(end?.saturating_sub(begin?))
 }
 

@@ -16,6 +16,7 @@ mod workers;
 use std::io::Write as _;
 use std::process::ExitCode;
 
+use anyhow::bail;
 use attune_bench::Scenario;
 use attune_config::{Settings, Wiring};
 use clap::{Args, ValueEnum};
@@ -39,6 +40,15 @@ pub(crate) struct BenchArguments {
     /// How many workers run the executions. Not given: 1 embedded, else 2.
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=64))]
     workers: Option<u16>,
+    /// How many executors share the partitions; more than one not embedded. Not given: 1.
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=8))]
+    executors: Option<u16>,
+    /// Another number of actions than the scenario has, at most half as many as executions.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    actions: Option<u32>,
+    /// Another limit of each action than the scenario has.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    limit: Option<u32>,
     /// Another number of executions than the scenario has.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     executions: Option<u32>,
@@ -100,9 +110,17 @@ impl BenchArguments {
                 vec![Scenario::spread(), Scenario::serial(), Scenario::steady()]
             }
         };
-        let sized = |scenario: Scenario| match self.executions {
-            Some(executions) => scenario.with_executions(executions as usize),
-            None => scenario,
+        let sized = |mut scenario: Scenario| {
+            if let Some(executions) = self.executions {
+                scenario = scenario.with_executions(executions as usize);
+            }
+            if let Some(actions) = self.actions {
+                scenario = scenario.with_actions(actions as usize);
+            }
+            match self.limit {
+                Some(limit) => scenario.with_limit(limit),
+                None => scenario,
+            }
         };
         scenarios.into_iter().map(sized).collect()
     }
@@ -113,6 +131,16 @@ impl BenchArguments {
             Some(WiringChoice::PostgresRabbitmq) => Wiring::PostgresRabbitmq,
             None => settings.wiring,
         }
+    }
+
+    fn executors(&self, wiring: Wiring) -> anyhow::Result<u16> {
+        let executors = self.executors.unwrap_or(1);
+        if executors > 1 && wiring == Wiring::Embedded {
+            bail!(
+                "--executors {executors}: embedded there is one; `--wiring postgres-rabbitmq` has as many as you say"
+            );
+        }
+        Ok(executors)
     }
 
     fn workers(&self, wiring: Wiring) -> u16 {
@@ -128,6 +156,7 @@ pub(crate) async fn run(
 ) -> anyhow::Result<ExitCode> {
     let interrupt = Interrupt::listen()?;
     let wiring = arguments.wiring(settings);
+    let executors = arguments.executors(wiring)?;
     let mut reports = Vec::new();
     for mut scenario in arguments.scenarios() {
         let workers = arguments.workers(wiring);
@@ -138,6 +167,7 @@ pub(crate) async fn run(
             scenario: &scenario,
             wiring,
             workers,
+            executors,
             keep: arguments.keep,
             quiet: arguments.json,
         };
@@ -202,11 +232,20 @@ mod tests {
 
     #[test]
     fn arguments_choose() {
-        let line = "--scenario serial --wiring embedded --workers 3 --executions 50";
+        let line =
+            "--scenario serial --wiring embedded --workers 3 --executions 50 --actions 5 --limit 7";
         let arguments = parse(line).unwrap();
         let scenarios = arguments.scenarios();
         assert_eq!((scenarios.len(), scenarios[0].name), (1, "serial"));
-        assert_eq!(scenarios[0].executions, 50);
+        let of = &scenarios[0];
+        assert_eq!((of.executions, of.actions, of.limit), (50, 5, 7));
+        let many = parse("--executors 3").unwrap();
+        assert_eq!(many.executors(Wiring::PostgresRabbitmq).unwrap(), 3);
+        let error = many.executors(Wiring::Embedded).unwrap_err().to_string();
+        assert!(
+            error.starts_with("--executors 3: embedded there is one"),
+            "{error}"
+        );
         assert_eq!(arguments.wiring(&Settings::default()), Wiring::Embedded);
         assert_eq!(arguments.workers(Wiring::Embedded), 3);
     }
@@ -246,7 +285,14 @@ mod tests {
 
     #[test]
     fn impossible_numbers_are_refused() {
-        for line in ["--executions 0", "--workers 0", "--workers 65"] {
+        for line in [
+            "--executions 0",
+            "--workers 0",
+            "--workers 65",
+            "--executors 9",
+            "--actions 0",
+            "--limit 0",
+        ] {
             assert!(parse(line).is_err(), "{line}");
         }
     }

@@ -1,6 +1,7 @@
 //! The system as separate processes of this program, on PostgreSQL and RabbitMQ that run: in a
 //! database of its own and under a prefix of its own.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -42,6 +43,7 @@ const LOOK: Duration = Duration::from_millis(50);
 /// The system as separate processes.
 pub(super) struct Processes {
     pub(super) settings: Settings,
+    executors: u16,
     workers: u16,
     folder: PathBuf,
     /// What names the database and the prefix.
@@ -65,7 +67,12 @@ struct Inside {
 }
 
 impl Processes {
-    pub(super) fn new(mut settings: Settings, workers: u16, folder: &Path) -> Self {
+    /// So many executors and workers, with these settings.
+    pub(super) fn new(
+        mut settings: Settings,
+        (executors, workers): (u16, u16),
+        folder: &Path,
+    ) -> Self {
         let name = format!(
             "attune_bench_{}",
             &Uuid::new_v4().simple().to_string()[..12]
@@ -73,6 +80,7 @@ impl Processes {
         settings.broker.prefix = format!("{name}.");
         Self {
             settings,
+            executors,
             workers,
             folder: folder.to_owned(),
             name,
@@ -111,7 +119,7 @@ impl Processes {
             .await?;
         self.start_daemons(scenario, &launcher, interrupt).await?;
         let limit = setting_up(OWN, scenario);
-        let owning = all_owned(store.as_ref());
+        let owning = all_owned(store.as_ref(), self.executors);
         interrupt
             .phase("all partitions to be owned", limit, self.failure(), owning)
             .await
@@ -189,13 +197,21 @@ impl Processes {
         // A port that nobody else has; `/proc` says which.
         let metrics = ("ATTUNE__METRICS__LISTEN", "127.0.0.1:0");
         let of_listener = shown(&listener_in(&history));
-        for role in ["stats", "completion-listener", "executor"] {
+        let mut daemons = vec![
+            ("stats".to_owned(), "stats"),
+            ("completion-listener".to_owned(), "completion-listener"),
+        ];
+        daemons.extend((1..=self.executors).map(|number| match number {
+            1 => ("executor".to_owned(), "executor"),
+            _ => (format!("executor-{number}"), "executor"),
+        }));
+        for (name, role) in daemons {
             let mut variables = vec![metrics];
             if role == "completion-listener" && scenario.doubled.is_some() {
                 variables.push(("ATTUNE__HISTORY__DIR", &of_listener));
             }
-            let (daemon, readiness) = launcher.start(role, role, &variables)?;
-            waited.push((role.to_owned(), readiness));
+            let (daemon, readiness) = launcher.start(&name, role, &variables)?;
+            waited.push((name, readiness));
             self.daemons.push(daemon);
         }
         let outside = if scenario.doubled.is_some() {
@@ -299,6 +315,12 @@ impl Processes {
         position.ok()?.ok()
     }
 
+    /// How many transactions PostgreSQL has seen in the database.
+    pub(super) async fn transactions(&self) -> Option<u64> {
+        let count = timeout(CONNECT, self.database.as_ref()?.transactions()).await;
+        count.ok()?.ok()
+    }
+
     /// Completions that were sent twice.
     pub(super) fn sent_twice(&self) -> u64 {
         self.inside.workers.sent_twice()
@@ -373,11 +395,13 @@ impl Processes {
     }
 }
 
-/// Waits until every partition has an owner.
-async fn all_owned(store: &dyn Store) -> anyhow::Result<()> {
+/// Waits until every partition has an owner, and every executor some of them.
+async fn all_owned(store: &dyn Store, executors: u16) -> anyhow::Result<()> {
     loop {
         let leases = store.leases().await?;
-        if !leases.is_empty() && leases.iter().all(|lease| lease.owner.is_some()) {
+        let owners: BTreeSet<_> = leases.iter().map(|lease| lease.owner).collect();
+        let sharing = usize::from(executors).min(leases.len());
+        if !leases.is_empty() && !owners.contains(&None) && owners.len() >= sharing {
             return Ok(());
         }
         sleep(LOOK).await;

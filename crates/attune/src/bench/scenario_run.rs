@@ -18,7 +18,7 @@ use attune_store::{ExecutionFilter, Store, StoreError};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tokio::time::{Instant, sleep};
 
-use super::costs::Watch;
+use super::costs::{Watch, difference};
 use super::interrupt::{Interrupt, nothing_fails};
 use super::prepare::hold;
 use super::system::System;
@@ -44,6 +44,7 @@ pub(super) struct Plan<'a> {
     pub(super) scenario: &'a Scenario,
     pub(super) wiring: Wiring,
     pub(super) workers: u16,
+    pub(super) executors: u16,
     /// Keep what the system leaves.
     pub(super) keep: bool,
     /// Show no progress.
@@ -56,7 +57,7 @@ pub(super) async fn measure(
     plan: &Plan<'_>,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Report> {
-    let mut system = System::new(settings, plan.scenario, plan.wiring, plan.workers)?;
+    let mut system = System::new(settings, plan)?;
     let measured = on(&mut system, plan, interrupt).await;
     if measured.is_err() && !interrupt.stop.is_cancelled() {
         let logs = system.logs();
@@ -100,13 +101,14 @@ async fn on(system: &mut System, plan: &Plan<'_>, interrupt: &Interrupt) -> anyh
         .phase(what, limit + READ, system.failure(), ending)
         .await?;
     let costing = watch.end(system, store.as_ref());
-    let costs = interrupt
+    let mut costs = interrupt
         .phase("what it has cost", read, nothing_fails(), costing)
         .await?;
     progress.bar.finish_and_clear();
 
     let mut problems: Vec<String> = late.into_iter().collect();
     problems.extend(system.stop(interrupt).await);
+    costs.transactions = difference(costs.transactions, system.transactions().await);
     let reading = read_rows(store.as_ref(), scenario);
     let reading = async { Ok(reading.await?) };
     let rows = interrupt

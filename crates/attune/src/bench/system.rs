@@ -13,6 +13,7 @@ use tempfile::TempDir;
 use super::embedded::Embedded;
 use super::interrupt::Interrupt;
 use super::processes::Processes;
+use super::scenario_run::Plan;
 
 /// How many executions a worker of the benchmark runs at once: enough that slots of workers are
 /// never what is short.
@@ -31,18 +32,14 @@ enum Kind {
 
 impl System {
     /// Prepares the folder; nothing runs yet.
-    pub(super) fn new(
-        settings: &Settings,
-        scenario: &Scenario,
-        wiring: Wiring,
-        workers: u16,
-    ) -> anyhow::Result<Self> {
+    pub(super) fn new(settings: &Settings, plan: &Plan<'_>) -> anyhow::Result<Self> {
+        let (wiring, workers) = (plan.wiring, plan.workers);
         let folder = tempfile::Builder::new()
             .prefix("attune-bench-")
             .tempdir()
             .context("no folder for temporary files")?;
         let mut settings = settings_in(settings, wiring, folder.path());
-        if let Some(slots) = scenario.slots {
+        if let Some(slots) = plan.scenario.slots {
             settings.worker.slots = slots.div_ceil(usize::from(workers.max(1)));
         }
         let kind = match wiring {
@@ -51,7 +48,8 @@ impl System {
                 Kind::Embedded(Box::new(Embedded::new(settings, workers, history)))
             }
             Wiring::PostgresRabbitmq => {
-                Kind::Processes(Box::new(Processes::new(settings, workers, folder.path())))
+                let counts = (plan.executors, workers);
+                Kind::Processes(Box::new(Processes::new(settings, counts, folder.path())))
             }
         };
         Ok(Self { folder, kind })
@@ -96,6 +94,14 @@ impl System {
         match &self.kind {
             Kind::Embedded(_) => None,
             Kind::Processes(processes) => processes.wal_position().await,
+        }
+    }
+
+    /// How many transactions the database has seen, if it says so.
+    pub(super) async fn transactions(&self) -> Option<u64> {
+        match &self.kind {
+            Kind::Embedded(_) => None,
+            Kind::Processes(processes) => processes.transactions().await,
         }
     }
 

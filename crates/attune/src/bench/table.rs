@@ -112,6 +112,7 @@ mod tests {
             rss_mb: [("standalone".to_owned(), 48.4)].into(),
             wal_bytes_per_execution: None,
             messages_per_execution: Some(2.04),
+            transactions_per_execution: None,
             problems: Vec::new(),
         };
         let text = render(&[report]);

@@ -9,7 +9,7 @@ use serde_json::Value;
 use tokio::process::Command;
 
 /// What one scenario prints, in this order.
-const FIELDS: [&str; 20] = [
+const FIELDS: [&str; 21] = [
     "scenario",
     "wiring",
     "executions",
@@ -30,6 +30,7 @@ const FIELDS: [&str; 20] = [
     "rss_mb",
     "wal_bytes_per_execution",
     "messages_per_execution",
+    "transactions_per_execution",
 ];
 
 /// Runs the benchmark with these arguments and its temporary files in `folder`.
@@ -108,9 +109,12 @@ fn check(line: &str, executions: u32, wiring: &str) -> anyhow::Result<Value> {
     }
     if wiring == "embedded" {
         ensure!(value["wal_bytes_per_execution"].is_null(), "{line}");
+        ensure!(value["transactions_per_execution"].is_null(), "{line}");
     } else {
         let wal = value["wal_bytes_per_execution"].as_f64();
         ensure!(wal > Some(0.0), "{line}");
+        let transactions = value["transactions_per_execution"].as_f64();
+        ensure!(transactions > Some(0.0), "{line}");
     }
     let main = if wiring == "embedded" {
         "standalone"
@@ -165,6 +169,50 @@ async fn cluster_benchmark() -> anyhow::Result<()> {
             ensure!(processes.contains_key(role), "{role}: {processes:?}");
         }
     }
+    Ok(())
+}
+
+/// What one execution costs, in numbers that a busy machine does not change: the most that was seen when it was last
+/// looked at. Who makes it less writes that down.
+#[tokio::test]
+async fn an_execution_costs_as_little_as_it_did() -> anyhow::Result<()> {
+    type Figures = &'static [(&'static str, f64)];
+    const MESSAGES: &str = "messages_per_execution";
+    const TRANSACTIONS: &str = "transactions_per_execution";
+    const WAL: &str = "wal_bytes_per_execution";
+    const BEFORE: [(&str, u32, &str, Figures); 4] = [
+        (
+            "steady",
+            1_000,
+            "postgres-rabbitmq",
+            &[(MESSAGES, 5.2), (TRANSACTIONS, 2.6), (WAL, 1_750.0)],
+        ),
+        (
+            "spread",
+            10_000,
+            "postgres-rabbitmq",
+            &[(MESSAGES, 0.2), (TRANSACTIONS, 0.08), (WAL, 1_400.0)],
+        ),
+        ("steady", 1_000, "embedded", &[(MESSAGES, 5.1)]),
+        ("spread", 10_000, "embedded", &[(MESSAGES, 0.19)]),
+    ];
+    let servers = servers()?;
+    let (mut seen, mut dearer) = (String::new(), Vec::new());
+    for (scenario, executions, wiring, figures) in BEFORE {
+        let variables = match wiring {
+            "embedded" => &[][..],
+            _ => &servers,
+        };
+        let values = bench(&[scenario], executions, wiring, variables).await?;
+        for (figure, before) in figures {
+            let now = values[0][figure].as_f64().context(*figure)?;
+            seen += &format!("{scenario} {wiring} {figure}: {now}, at most {before} before\n");
+            if now > *before {
+                dearer.push((scenario, wiring, figure));
+            }
+        }
+    }
+    ensure!(dearer.is_empty(), "dearer than before: {dearer:?}\n{seen}");
     Ok(())
 }
 
