@@ -191,6 +191,18 @@ impl Roster {
         Some(*worker)
     }
 
+    /// The same, but this one where it serves the pool, runs so many at once and has room.
+    pub fn choose_rather(&self, pool: &str, worker: WorkerId, slots: u32) -> Option<WorkerId> {
+        let has_room = |known: &Known| {
+            let life = &known.life;
+            life.pool == pool && life.slots >= slots && known.place.is_some()
+        };
+        match self.lives.get(&worker).is_some_and(has_room) {
+            true => Some(worker),
+            false => self.choose(pool),
+        }
+    }
+
     /// Whether any life of a pool has room.
     pub fn has_room(&self, pool: &str) -> bool {
         self.choose(pool).is_some()
@@ -449,6 +461,20 @@ mod tests {
         roster.rest(worker, 90);
         roster.set([]);
         assert_eq!(roster.wake_at(), None);
+    }
+
+    #[test]
+    fn who_is_preferred_is_chosen_while_it_has_room() {
+        let (one, two) = (WorkerId::fresh(), WorkerId::fresh());
+        let mut roster = Roster::default();
+        roster.set([life(one, 2), life(two, 9)]);
+        roster.hold(one, key(1), false);
+        assert_eq!(roster.choose("default"), Some(two));
+        assert_eq!(roster.choose_rather("default", one, 2), Some(one));
+        assert_eq!(roster.choose_rather("default", one, 3), Some(two));
+        assert_eq!(roster.choose_rather("other", one, 2), None);
+        roster.hold(one, key(2), false);
+        assert_eq!(roster.choose_rather("default", one, 2), Some(two));
     }
 
     #[test]

@@ -105,16 +105,13 @@ impl Partition {
         false
     }
 
-    /// Whether a worker may be granted executions of an action ahead: where nobody else waits for its slots, and
-    /// where an execution that is lost with it, begun or not, is run again, and none that has failed.
+    /// Whether a worker may be granted executions of an action ahead: where nobody else waits for its slots.
     fn may_lead(&self, action: &Action, worker: WorkerId, slots: u32) -> bool {
-        let rule = action.spec.retry();
-        let again = |end| rule.on.contains(end);
-        let is_plain =
-            again(TryEnd::WorkerLost) && !again(TryEnd::Failed) && !again(TryEnd::TimedOut);
         let pool = &action.spec.pool;
         let roster = self.roster.lock();
-        is_plain && !roster.is_waited_for(pool) && roster.may_lead(worker, pool, slots)
+        may_stand_ahead(action)
+            && !roster.is_waited_for(pool)
+            && roster.may_lead(worker, pool, slots)
     }
 
     /// The actions of which a life was told to give everything back, and has not yet.
@@ -132,6 +129,17 @@ impl Partition {
         self.held_by(worker, grant)
             .is_some_and(|(_, holder)| holder.is_ahead())
     }
+}
+
+/// Whether executions of an action may stand ahead: where one that is lost with its worker, begun or not, is run
+/// again, and none that has failed.
+pub(super) fn may_stand_ahead(action: &Action) -> bool {
+    let rule = action.spec.retry();
+    let again = |end| rule.on.contains(end);
+    !rule.hold_slot
+        && again(TryEnd::WorkerLost)
+        && !again(TryEnd::Failed)
+        && !again(TryEnd::TimedOut)
 }
 
 #[cfg(test)]

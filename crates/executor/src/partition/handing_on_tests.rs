@@ -280,3 +280,31 @@ fn nobody_is_granted_ahead_where_that_could_change_what_is_promised() {
     assert_eq!(world.ahead(), []);
     let _ = submit_event;
 }
+
+#[test]
+fn slots_of_short_runs_gather_at_one_worker() {
+    let mut world = World::new(Some(4), 1_000);
+    world.partition.cluster.lane_length = 256;
+    let other = WorkerId::fresh();
+    world.roster.lock().set([life(WORKER, 4), life(other, 4)]);
+    let ids = world.submit(40);
+    let held = |world: &World| world.roster.lock().held(WORKER);
+    assert_eq!(held(&world), 2, "nobody knows yet how long runs take");
+    // Those of the other one end first.
+    let mut ended = 0;
+    while held(&world) < 4 {
+        world.now += 2;
+        let of = world.stored.workers.clone();
+        let holders = world.holders();
+        let id = holders.iter().find(|id| of[id] == other);
+        let id = *id.unwrap_or(&holders[0]);
+        world.round(vec![Event::Completed(Completion {
+            worker: of[&id],
+            ..completion(id, 1)
+        })]);
+        ended += 1;
+        assert!(ended < 20, "they do not gather");
+    }
+    assert!(!world.ahead().is_empty(), "and then some are granted ahead");
+    let _ = ids;
+}

@@ -127,7 +127,7 @@ impl Partition {
         out: &mut Vec<Effect>,
     ) {
         while !self.room.is_used_up() && queue.first_kept(now).is_some() {
-            let Some(worker) = self.worker_for(&action.spec.pool) else {
+            let Some(worker) = self.worker_for(action, queue) else {
                 self.stand_in_line(queue, action);
                 break;
             };

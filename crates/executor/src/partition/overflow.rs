@@ -39,7 +39,7 @@ impl Partition {
     ) -> Result<u64, Reject> {
         let queues = self.queues.clone();
         // Whether it starts at once is a matter of the workers, too.
-        if !self.lines.has(action.id) && self.worker_for(&action.spec.pool).is_none() {
+        if !self.lines.has(action.id) && self.worker_of(&action.spec.pool).is_none() {
             queues.with_existing(action.id, |queue| self.stand_in_line(queue, action));
         }
         let limits = || limits_of(&action.spec, self.demands.get(&action.id), queues.config());

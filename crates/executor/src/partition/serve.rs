@@ -92,7 +92,7 @@ impl Partition {
                     is_blocked = true;
                     break;
                 }
-                let Some(worker) = self.worker_for(&action.spec.pool) else {
+                let Some(worker) = self.worker_for(&action, queue) else {
                     self.stand_in_line(queue, &action);
                     is_blocked = true;
                     break;

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use attune_core::{Action, ActionId, Attempt, ExecutionId, WorkerId};
 use attune_dispatch::Key;
 
+use super::handing_on::may_stand_ahead;
 use super::holders::Lost;
 use super::{Effect, Partition};
 use crate::fact::Fact;
@@ -75,15 +76,28 @@ impl Lines {
 }
 
 impl Partition {
-    /// The life of a worker that may be granted something now: of a pool for which somebody stands in line,
-    /// only whose turn it is.
-    pub(super) fn worker_for(&self, pool: &str) -> Option<WorkerId> {
+    /// A life of a worker that may be granted something now: of a pool for which somebody stands in line, only whose
+    /// turn it is.
+    pub(super) fn worker_of(&self, pool: &str) -> Option<WorkerId> {
         let roster = self.roster.lock();
         match self.turns_left {
             Some(0) => None,
             Some(_) => roster.choose(pool),
             None if roster.is_waited_for(pool) => None,
             None => roster.choose(pool),
+        }
+    }
+
+    /// The same, for one of an action: where runs are short, rather whoever has most slots of it already, so that
+    /// one comes to have all and hands them on.
+    pub(super) fn worker_for(&self, action: &Action, queue: &ActionQueue) -> Option<WorkerId> {
+        let pool = &action.spec.pool;
+        let worker = self.worker_of(pool)?;
+        match queue.gathers_at(self.cluster.lane_length) {
+            Some((host, slots)) if may_stand_ahead(action) => {
+                self.roster.lock().choose_rather(pool, host, slots)
+            }
+            _ => Some(worker),
         }
     }
 

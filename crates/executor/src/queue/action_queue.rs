@@ -34,7 +34,7 @@ impl Stops {
 /// The queue of one action.
 #[derive(Debug, Clone)]
 pub struct ActionQueue {
-    action_id: ActionId,
+    pub(super) action_id: ActionId,
     pub(super) limits: QueueLimits,
     pub(super) totals: QueueTotals,
     /// Absent in the many queues that nothing from outside has stopped yet.

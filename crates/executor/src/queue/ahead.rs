@@ -12,6 +12,7 @@ use attune_core::{ExecutionId, Priority, Seq, WorkerId};
 use super::action_queue::ActionQueue;
 use super::entry::{Granted, Holder, Millis, Waiting};
 use super::load::Load;
+use crate::leases::mix;
 use crate::policy::{QueueLimits, key_in};
 
 /// How many slots an action has at most whose worker is granted more than it has slots.
@@ -23,6 +24,9 @@ const FIRST: usize = 8;
 const MOST_WORK: f32 = 100.0;
 /// Runs that take longer, in milliseconds, are not granted ahead: the way of a grant is nothing beside them.
 const LONG_RUN: f32 = 500.0;
+/// Runs that take longer, in milliseconds, are spread over the workers that there are: their work may be more than
+/// one host has hands for, and is more than the way of a grant.
+const GATHERED_RUN: f32 = 10.0;
 /// So many ends show how long runs take.
 const ENOUGH_ENDS: u32 = 4;
 /// What the newest end counts.
@@ -163,6 +167,33 @@ impl ActionQueue {
         (is_plain && slots <= MOST_SLOTS && slots > 0).then_some(slots)
     }
 
+    /// Where slots had better be, all of them, and how many there are: at the worker that has most. `None` where
+    /// nobody is to be granted ahead; `most` is how many may be.
+    pub(crate) fn gathers_at(&self, most: usize) -> Option<(WorkerId, u32)> {
+        let slots = self.lane_slots().filter(|slots| *slots > 1)?;
+        let load = self.load.as_deref()?;
+        let ahead = load.ahead.as_ref()?;
+        if ahead.most(slots, most) == 0 || ahead.run > GATHERED_RUN {
+            return None;
+        }
+        let mut counts: Vec<(usize, WorkerId)> = Vec::new();
+        for worker in load.active.values().filter_map(|holder| holder.worker) {
+            match counts.iter_mut().find(|(_, of)| *of == worker) {
+                Some((count, _)) => *count += 1,
+                None => counts.push((1, worker)),
+            }
+        }
+        // Where some have as many, another one for each action: or all actions would gather at one of them.
+        let lot = |worker: WorkerId| {
+            let (high, low) = worker.0.as_u64_pair();
+            mix(high ^ mix(low ^ mix(self.action_id.0.unsigned_abs())))
+        };
+        let most = counts
+            .into_iter()
+            .max_by_key(|(count, worker)| (*count, lot(*worker)));
+        Some((most?.1, slots as u32))
+    }
+
     /// The worker that has all of its slots, and with how many it may be granted executions ahead: `None` where
     /// that is nobody, where enough stand ahead, or where none waits. `most` is how many may stand ahead.
     pub(crate) fn sequencer(&self, most: usize) -> Option<(WorkerId, u32)> {
@@ -251,7 +282,10 @@ impl ActionQueue {
         if !self.is_held() && has_its_slots && !self.is_overtaken(load) {
             return None;
         }
-        self.load.as_deref_mut()?.ahead.as_mut()?.is_recalled = true;
+        let ahead = self.load.as_deref_mut()?.ahead.as_mut()?;
+        ahead.is_recalled = true;
+        // Where that happens again and again a long line comes back more often than it is of use.
+        ahead.length = (ahead.length / 2).max(1);
         worker
     }
 

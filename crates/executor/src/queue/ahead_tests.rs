@@ -85,3 +85,54 @@ fn a_line_is_restored_by_its_grants() {
         }
     }
 }
+
+#[test]
+fn actions_gather_at_different_workers_where_these_have_as_many() {
+    let workers = [1, 2].map(|n| WorkerId(uuid::Uuid::from_u128(n)));
+    let limits = QueueLimits {
+        max_concurrent: Some(2),
+        max_length: 100,
+        timeout_seconds: 60,
+        order: OrderRule::Fifo,
+        extra: None,
+    };
+    let waiting = |n: i64| Waiting {
+        execution_id: ExecutionId(n),
+        seq: Seq(n),
+        enqueued_at: n,
+        eligible_at: 0,
+        attempt: Attempt(0),
+        unbegun: 0,
+        delayed: false,
+        front: false,
+        share: Share::default(),
+    };
+    let host = |action| {
+        let totals = QueueTotals::default();
+        let mut queue = ActionQueue::new(ActionId(action), limits.clone(), totals);
+        for (n, worker) in (1..).zip(workers) {
+            let holder = Holder {
+                worker: Some(worker),
+                ..holder_of(Priority::Normal, &waiting(n))
+            };
+            queue.restore_holder(ExecutionId(n), holder, None);
+        }
+        queue
+            .enter(Priority::Normal, waiting(3), None)
+            .expect("room");
+        assert_eq!(
+            queue.gathers_at(256),
+            None,
+            "nobody knows how long runs take"
+        );
+        for _ in 0..ENOUGH_ENDS {
+            queue.note_end(0, 1);
+        }
+        let (host, slots) = queue.gathers_at(256).expect("runs are short");
+        assert_eq!(slots, 2);
+        host
+    };
+    let at_first = (0..100).filter(|action| host(*action) == workers[0]);
+    let count = at_first.count();
+    assert!((30..=70).contains(&count), "{count} of 100");
+}
