@@ -12,7 +12,6 @@ use attune_core::{ExecutionId, Priority, Seq, WorkerId};
 use super::action_queue::ActionQueue;
 use super::entry::{Granted, Holder, Millis, Waiting};
 use super::load::Load;
-use crate::leases::mix;
 use crate::policy::{QueueLimits, key_in};
 
 /// How many slots an action has at most whose worker is granted more than it has slots.
@@ -185,8 +184,10 @@ impl ActionQueue {
         }
         // Where some have as many, another one for each action: or all actions would gather at one of them.
         let lot = |worker: WorkerId| {
-            let (high, low) = worker.0.as_u64_pair();
-            mix(high ^ mix(low ^ mix(self.action_id.0.unsigned_abs())))
+            let (_, low) = worker.0.as_u64_pair();
+            // Knuth's multiplicative hash of both: which product is larger differs from action to action.
+            let of_action = self.action_id.0.unsigned_abs().wrapping_add(1);
+            low.wrapping_mul(of_action.wrapping_mul(0x9e37_79b9_7f4a_7c15))
         };
         let most = counts
             .into_iter()
