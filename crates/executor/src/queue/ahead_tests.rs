@@ -5,6 +5,21 @@ use attune_core::{ActionId, Attempt, Epoch, OrderRule, PartitionId, QueueTotals}
 use super::*;
 use crate::policy::Share;
 
+/// One that waits in the order of its id.
+fn waiting(execution_id: ExecutionId) -> Waiting {
+    Waiting {
+        execution_id,
+        seq: execution_id.seq(),
+        enqueued_at: execution_id.seq().0,
+        eligible_at: 0,
+        attempt: Attempt(0),
+        unbegun: 0,
+        delayed: false,
+        front: false,
+        share: Share::default(),
+    }
+}
+
 fn noted(ran: Millis, ends: u32, at_once: u32) -> Ahead {
     let mut ahead = Ahead::default();
     for end in 0..ends {
@@ -57,21 +72,10 @@ fn a_line_is_restored_by_its_grants() {
         ];
         let id = |n| ExecutionId::new(PartitionId(0), Seq::new(Epoch(1), n));
         for (n, priority, grant_no) in places {
-            let waiting = Waiting {
-                execution_id: id(n),
-                seq: id(n).seq(),
-                enqueued_at: Millis::from(n),
-                eligible_at: 0,
-                attempt: Attempt(0),
-                unbegun: 0,
-                delayed: false,
-                front: false,
-                share: Share::default(),
-            };
             let holder = Holder {
                 worker: Some(WorkerId::fresh()),
                 ahead: Some(grant_no),
-                ..holder_of(priority, &waiting)
+                ..holder_of(priority, &waiting(id(n)))
             };
             queue.restore_holder(id(n), holder, None);
         }
@@ -96,29 +100,18 @@ fn actions_gather_at_different_workers_where_these_have_as_many() {
         order: OrderRule::Fifo,
         extra: None,
     };
-    let waiting = |n: i64| Waiting {
-        execution_id: ExecutionId(n),
-        seq: Seq(n),
-        enqueued_at: n,
-        eligible_at: 0,
-        attempt: Attempt(0),
-        unbegun: 0,
-        delayed: false,
-        front: false,
-        share: Share::default(),
-    };
     let host = |action| {
         let totals = QueueTotals::default();
         let mut queue = ActionQueue::new(ActionId(action), limits.clone(), totals);
         for (n, worker) in (1..).zip(workers) {
             let holder = Holder {
                 worker: Some(worker),
-                ..holder_of(Priority::Normal, &waiting(n))
+                ..holder_of(Priority::Normal, &waiting(ExecutionId(n)))
             };
             queue.restore_holder(ExecutionId(n), holder, None);
         }
         queue
-            .enter(Priority::Normal, waiting(3), None)
+            .enter(Priority::Normal, waiting(ExecutionId(3)), None)
             .expect("room");
         assert_eq!(
             queue.gathers_at(256),
