@@ -103,7 +103,9 @@ impl Parts {
         while bus.unsettled(&Topic::Completed) > 0
             || bus.unsettled(&Topic::CompletedKept) > 0
             || bus.unsettled(&Topic::DeadLetters) > 0
-            || (0..self.partitions).any(|id| bus.unsettled(&Topic::Control(PartitionId(id))) > 0)
+            || (0..self.partitions).map(PartitionId).any(|id| {
+                bus.unsettled(&Topic::Control(id)) + bus.unsettled(&Topic::ControlKept(id)) > 0
+            })
         {
             if tokio::time::Instant::now() > deadline {
                 tracing::warn!(

@@ -8,6 +8,7 @@ use std::time::Duration;
 use attune_commands::{ClientError, CommandClient};
 use attune_core::{ExecutionId, Priority, RequestId, Submission};
 use attune_record::{Record, now_ns};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -174,20 +175,41 @@ impl Generator {
     /// One task for each request, begun on schedule. Their number is bounded by the scenario,
     /// their requests without an answer by the client.
     async fn open(&self) -> Vec<Submitted> {
-        let (begin, begin_ns) = (Instant::now(), now_ns());
+        let begin_ns = now_ns();
         let mut tasks = JoinSet::new();
-        for index in 0..self.scenario.executions {
-            let due = self.scenario.due(index).unwrap_or_default();
-            tokio::select! {
+        let mut dues = self.dues();
+        loop {
+            let (index, due) = tokio::select! {
                 biased;
                 () = self.stop.cancelled() => break,
-                () = tokio::time::sleep_until(begin + due) => {}
-            }
+                due = dues.recv() => match due {
+                    Some(due) => due,
+                    None => break,
+                },
+            };
             let due_ns = begin_ns + i64::try_from(due.as_nanos()).unwrap_or(i64::MAX / 2);
             let generator = self.clone();
             tasks.spawn(async move { generator.submit(index..index + 1, due_ns).await });
         }
         collect(tasks).await
+    }
+
+    /// Tells each request when it is due, from a thread of its own: the clock of the runtime counts in
+    /// milliseconds and rounds up, which would be part of every delay.
+    fn dues(&self) -> mpsc::Receiver<(usize, Duration)> {
+        let (due, dues) = mpsc::channel(1_024);
+        let scenario = self.scenario.clone();
+        let begin = std::time::Instant::now();
+        std::thread::spawn(move || {
+            for index in 0..scenario.executions {
+                let at = scenario.due(index).unwrap_or_default();
+                std::thread::sleep(at.saturating_sub(begin.elapsed()));
+                if due.blocking_send((index, at)).is_err() {
+                    return;
+                }
+            }
+        });
+        dues
     }
 
     /// Asks for some executions until each outcome is known, or given up.

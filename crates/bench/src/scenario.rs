@@ -245,6 +245,15 @@ impl Scenario {
         Self { limit, ..self }
     }
 
+    /// The same as an open loop: so many executions arrive in a second.
+    #[must_use]
+    pub fn with_rate(self, per_second: u32) -> Self {
+        Self {
+            pace: Pace::Open { per_second },
+            ..self
+        }
+    }
+
     /// The ref of an action, counted from 0: `bench.spread-001` is the first.
     pub fn action_ref(&self, action: usize) -> String {
         format!("bench.{}-{:03}", self.name, action + 1)

@@ -196,8 +196,9 @@ async fn assert_nothing_comes(bus: &dyn Bus, subscriber: &mut Subscriber, why: &
 }
 
 /// One topic of each kind that keeps messages for later subscribers.
-fn keeping_topics() -> [Topic; 4] {
+fn keeping_topics() -> [Topic; 5] {
     [
+        Topic::ControlKept(attune_core::PartitionId(3)),
         Topic::Commands(attune_core::PartitionId(3)),
         Topic::Calls(attune_core::PartitionId(3)),
         Topic::Completed,

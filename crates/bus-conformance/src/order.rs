@@ -80,6 +80,7 @@ pub async fn a_second_subscriber_of_an_ordered_topic_waits_its_turn(bus: Arc<dyn
         Topic::Enforcements,
         Topic::Commands(PartitionId(15)),
         Topic::Calls(PartitionId(15)),
+        Topic::ControlKept(PartitionId(15)),
         Topic::Control(PartitionId(15)),
     ] {
         let mut first = subscribe(&*bus, &topic, 16).await;

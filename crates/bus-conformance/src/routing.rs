@@ -99,6 +99,7 @@ pub async fn topics_do_not_mix(bus: Arc<dyn Bus>) {
         Topic::Commands(PartitionId(11)),
         Topic::Calls(PartitionId(1)),
         Topic::Control(PartitionId(1)),
+        Topic::ControlKept(PartitionId(1)),
         Topic::Completed,
         Topic::CompletedKept,
         Topic::HandedOver,

@@ -166,6 +166,13 @@ mod tests {
                 true,
                 1,
             ),
+            (
+                Topic::ControlKept(PartitionId(3)),
+                "attune.executions",
+                "partition.03.control.kept",
+                true,
+                1,
+            ),
             (Topic::Hello, "attune.executions", "worker.hello", false, 1),
             (Topic::Reply("there".to_owned()), "", "there", false, 1),
             (

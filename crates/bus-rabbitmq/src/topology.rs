@@ -348,7 +348,7 @@ impl Topology {
     fn queue_name(&self, topic: &Topic) -> String {
         let name = match topic {
             Topic::Enforcements => "attune.enforcements".to_owned(),
-            Topic::Commands(_) | Topic::Calls(_) | Topic::Control(_) => {
+            Topic::Commands(_) | Topic::Calls(_) | Topic::Control(_) | Topic::ControlKept(_) => {
                 format!("attune.{}", topic.routing_key())
             }
             Topic::Completed => "attune.completed".to_owned(),

@@ -18,6 +18,7 @@ fn table(queue_type: QueueType) -> String {
         Topic::Commands(PartitionId(7)),
         Topic::Calls(PartitionId(7)),
         Topic::Control(PartitionId(12)),
+        Topic::ControlKept(PartitionId(12)),
         Topic::Completed,
         Topic::CompletedKept,
         Topic::QueueStats,
@@ -96,6 +97,10 @@ fn quorum_queues() {
         format!(
             "t.attune.partition.12.control <- t.attune.executions/partition.12.control durable \
              {work} {active}"
+        ),
+        format!(
+            "t.attune.partition.12.control.kept <- \
+             t.attune.executions/partition.12.control.kept durable {passing} {active}"
         ),
         format!("t.attune.completed <- t.attune.executions/execution.completed durable {work}"),
         format!(

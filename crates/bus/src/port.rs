@@ -16,7 +16,8 @@ use uuid::Uuid;
 ///
 /// - *ordered*: one subscriber at a time receives, in order; what it did not acknowledge comes
 ///   again, first, to the next ([`Enforcements`](Self::Enforcements),
-///   [`Commands`](Self::Commands), [`Calls`](Self::Calls), [`Control`](Self::Control)).
+///   [`Commands`](Self::Commands), [`Calls`](Self::Calls), [`Control`](Self::Control),
+///   [`ControlKept`](Self::ControlKept)).
 /// - *work*: subscribers share the messages ([`Completed`](Self::Completed),
 ///   [`CompletedKept`](Self::CompletedKept), [`QueueStats`](Self::QueueStats),
 ///   [`DeadLetters`](Self::DeadLetters)).
@@ -29,9 +30,9 @@ use uuid::Uuid;
 ///   [`Reports`](Self::Reports)). Nothing is kept for a later one, not even what was delivered and
 ///   not settled. When nobody is there, the publisher is told: [`Refusal::Unroutable`].
 ///
-/// *What [`Calls`](Self::Calls) and [`CompletedKept`](Self::CompletedKept) do not promise.* What they keep
-/// ends with the broker, also what was confirmed, and is not written to its disk for the sake of that: they
-/// are for whoever keeps what it sent until it is answered, and sends it again.
+/// *What [`Calls`](Self::Calls), [`ControlKept`](Self::ControlKept) and [`CompletedKept`](Self::CompletedKept)
+/// do not promise.* What they keep ends with the broker, also what was confirmed, and is not written to its disk
+/// for the sake of that: they are for whoever keeps what it sent until it is answered, and sends it again.
 ///
 /// *What a direct topic does not promise.* A message that was confirmed can be lost with its
 /// subscriber, or with the subscriber's connection, before it is received: whoever needs to know
@@ -49,6 +50,8 @@ pub enum Topic {
     Calls(PartitionId),
     /// `partition.<NN>.control`: completions for the owner of a partition.
     Control(PartitionId),
+    /// `partition.<NN>.control.kept`: likewise, of workers that keep them until they are settled.
+    ControlKept(PartitionId),
     /// `execution.completed`: ends of runs.
     Completed,
     /// `execution.completed.kept`: ends of runs that their worker keeps until they are settled.
@@ -81,6 +84,7 @@ impl Topic {
             Self::Commands(partition) => format!("partition.{:02}.commands", partition.0),
             Self::Calls(partition) => format!("partition.{:02}.calls", partition.0),
             Self::Control(partition) => format!("partition.{:02}.control", partition.0),
+            Self::ControlKept(partition) => format!("partition.{:02}.control.kept", partition.0),
             Self::Completed => "execution.completed".to_owned(),
             Self::CompletedKept => "execution.completed.kept".to_owned(),
             Self::HandedOver => "partition.handed_over".to_owned(),
@@ -109,14 +113,22 @@ impl Topic {
 
     /// Whether what it keeps outlives the broker's process.
     pub fn is_lasting(&self) -> bool {
-        self.is_kept() && !matches!(self, Self::Calls(_) | Self::CompletedKept)
+        let ends_with_the_broker = matches!(
+            self,
+            Self::Calls(_) | Self::ControlKept(_) | Self::CompletedKept
+        );
+        self.is_kept() && !ends_with_the_broker
     }
 
     /// Whether one subscriber at a time receives what is kept.
     pub fn is_ordered(&self) -> bool {
         matches!(
             self,
-            Self::Enforcements | Self::Commands(_) | Self::Calls(_) | Self::Control(_)
+            Self::Enforcements
+                | Self::Commands(_)
+                | Self::Calls(_)
+                | Self::Control(_)
+                | Self::ControlKept(_)
         )
     }
 

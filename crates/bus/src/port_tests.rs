@@ -46,6 +46,7 @@ fn answers_go_to_queues_of_the_asker_only() {
     let own = [
         Topic::Commands(PartitionId(3)),
         Topic::Calls(PartitionId(3)),
+        Topic::ControlKept(PartitionId(3)),
         Topic::Control(PartitionId(3)),
     ];
     let mut refused = own.map(|topic| format!("attune.{topic}")).to_vec();

@@ -166,9 +166,10 @@ async fn driver(
     source: Source,
     watcher: Watcher,
 ) -> Result<Driver<Completions, Watcher>, BusError> {
-    let topic = match source {
-        Source::Kept => Topic::CompletedKept,
-        Source::Others => Topic::Completed,
+    // What its worker keeps need not outlive the broker on the rest of its way either.
+    let (topic, to): (_, fn(PartitionId) -> Topic) = match source {
+        Source::Kept => (Topic::CompletedKept, Topic::ControlKept),
+        Source::Others => (Topic::Completed, Topic::Control),
     };
     let subscription = Subscription {
         topic: topic.clone(),
@@ -180,7 +181,7 @@ async fn driver(
         Completions { partitions },
         options.bounds(),
         topic,
-        Topic::Control,
+        to,
         Arc::clone(bus),
         subscriber,
         watcher,

@@ -86,7 +86,7 @@ fn topic(source: &str) -> Option<Topic> {
     let partition = PartitionId(u16::from(partition));
     match kind {
         "commands" | "calls" => Some(Topic::Commands(partition)),
-        "control" => Some(Topic::Control(partition)),
+        "control" | "control.kept" => Some(Topic::Control(partition)),
         _ => None,
     }
 }
@@ -132,6 +132,7 @@ mod tests {
             ("partition.128.control", Topic::Control(PartitionId(128))),
             ("execution.completed.kept", Topic::Completed),
             ("partition.07.calls", Topic::Commands(PartitionId(7))),
+            ("partition.07.control.kept", Topic::Control(PartitionId(7))),
         ] {
             match put_back(&letter(source), body.clone()) {
                 Ok(message) => {

@@ -61,9 +61,15 @@ impl Feed {
         stop: CancellationToken,
     ) {
         let control = self.receive(subscription, partition, Topic::Control(partition), &stop);
+        let kept = self.receive(
+            subscription,
+            partition,
+            Topic::ControlKept(partition),
+            &stop,
+        );
         let commands = self.receive(subscription, partition, Topic::Commands(partition), &stop);
         let calls = self.receive(subscription, partition, Topic::Calls(partition), &stop);
-        tokio::join!(control, commands, calls);
+        tokio::join!(control, kept, commands, calls);
     }
 
     async fn receive(
@@ -134,7 +140,7 @@ impl Feed {
 
     fn inbox(&self, topic: &Topic) -> &mpsc::Sender<Inbound> {
         match topic {
-            Topic::Control(_) => &self.control,
+            Topic::Control(_) | Topic::ControlKept(_) => &self.control,
             _ => &self.commands,
         }
     }
@@ -264,7 +270,7 @@ fn questions(envelope: &Envelope<'_>) -> Result<Work, DecodeError> {
 
 fn work(topic: &Topic, envelope: &Envelope<'_>) -> Result<Work, DecodeError> {
     match topic {
-        Topic::Control(_) => {
+        Topic::Control(_) | Topic::ControlKept(_) => {
             let items = envelope.items::<SlotRelease>()?.into_iter();
             let completions = items.map(|SlotRelease(item)| convert::completion(item));
             let completions: Option<Vec<_>> = completions.collect();

@@ -270,6 +270,7 @@ async fn declare(
     // Commands are kept from now on, whoever owns their partition when they come.
     for partition in (0..options.partitions).map(PartitionId) {
         bus.declare(&Topic::Control(partition)).await?;
+        bus.declare(&Topic::ControlKept(partition)).await?;
         bus.declare(&Topic::Commands(partition)).await?;
         bus.declare(&Topic::Calls(partition)).await?;
     }

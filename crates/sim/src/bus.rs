@@ -28,6 +28,8 @@ pub(crate) fn is_call(place: u64) -> bool {
 pub(crate) enum Name {
     /// Completions of a partition.
     Control(u16),
+    /// Likewise, of workers that keep them until they are settled; they end with the broker.
+    ControlKept(u16),
     /// Commands of a partition.
     Commands(u16),
     /// Likewise, of clients that wait for the answer and ask again without one; they end with the broker.

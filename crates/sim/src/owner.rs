@@ -30,7 +30,7 @@ use crate::world::{Ev, StoreCall, StoreReply, Word, World, Written};
 /// How many messages of a queue an owner holds unacknowledged.
 const PREFETCH: usize = 10;
 /// The subscriptions of an owner that has no way to the broker.
-const NOWHERE: [u64; 3] = [0; 3];
+const NOWHERE: [u64; 4] = [0; 4];
 /// How long before its acknowledgement a refusal is told when that bug is planted.
 const REFUSED_BEFORE: Time = 500;
 /// How many executions an owner loads at a time, and how many it compares with the store.
@@ -47,7 +47,7 @@ pub(crate) const BOOT: Time = 1_000_000;
 struct Subscribed {
     partition: PartitionId,
     /// The subscriptions at the broker; others whenever the connection was built anew.
-    at_broker: [u64; 3],
+    at_broker: [u64; 4],
 }
 
 /// One owner process.
@@ -450,6 +450,7 @@ impl World {
         let party = self.owner_party(o);
         let names = [
             Name::Control(partition.0),
+            Name::ControlKept(partition.0),
             Name::Commands(partition.0),
             Name::Calls(partition.0),
         ];

@@ -109,6 +109,7 @@ impl World {
         lease.owner.filter(|_| lease.is_live(self.now))?;
         let names = [
             Name::Control(partition),
+            Name::ControlKept(partition),
             Name::Commands(partition),
             Name::Calls(partition),
         ];

@@ -49,6 +49,9 @@ pub(crate) struct BenchArguments {
     /// Another limit of each action than the scenario has.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     limit: Option<u32>,
+    /// How many executions arrive in a second, whatever the answers. Not given: as the scenario says.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    rate: Option<u32>,
     /// Another number of executions than the scenario has.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     executions: Option<u32>,
@@ -117,8 +120,12 @@ impl BenchArguments {
             if let Some(actions) = self.actions {
                 scenario = scenario.with_actions(actions as usize);
             }
-            match self.limit {
+            let scenario = match self.limit {
                 Some(limit) => scenario.with_limit(limit),
+                None => scenario,
+            };
+            match self.rate {
+                Some(per_second) => scenario.with_rate(per_second),
                 None => scenario,
             }
         };

@@ -421,6 +421,7 @@ fn kept_topics(partitions: u16) -> Vec<Topic> {
             Topic::Commands(partition),
             Topic::Calls(partition),
             Topic::Control(partition),
+            Topic::ControlKept(partition),
         ]
     });
     single.into_iter().chain(each).collect()

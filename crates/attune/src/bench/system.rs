@@ -17,7 +17,7 @@ use super::scenario_run::Plan;
 
 /// How many executions a worker of the benchmark runs at once: enough that slots of workers are
 /// never what is short.
-const WORKER_SLOTS: usize = 256;
+const WORKER_SLOTS: usize = 1024;
 
 /// A system that exists for one scenario, with everything it keeps in a folder of its own.
 pub(super) struct System {

@@ -73,6 +73,7 @@ fn everything() -> Vec<Poison> {
         (Topic::Commands(partition), "partition.submit"),
         (Topic::Calls(partition), "partition.submit"),
         (Topic::Control(partition), "partition.release"),
+        (Topic::ControlKept(partition), "partition.release"),
         (Topic::Completed, "execution.completed"),
         (Topic::CompletedKept, "execution.completed"),
     ] {
@@ -123,6 +124,7 @@ async fn poisoned(system: &System) -> anyhow::Result<()> {
         (Topic::Commands(partition), "partition.submit"),
         (Topic::Calls(partition), "partition.submit"),
         (Topic::Control(partition), "partition.release"),
+        (Topic::ControlKept(partition), "partition.release"),
         (Topic::Completed, "execution.completed"),
         (Topic::CompletedKept, "execution.completed"),
     ] {

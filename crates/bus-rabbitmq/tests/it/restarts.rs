@@ -21,6 +21,10 @@ async fn a_broker_that_restarts_keeps_what_is_to_last() {
             Topic::Commands(PartitionId(3)),
             Topic::Calls(PartitionId(3)),
         ),
+        (
+            Topic::Control(PartitionId(3)),
+            Topic::ControlKept(PartitionId(3)),
+        ),
     ];
     for (lasting, passing) in &pairs {
         for topic in [lasting, passing] {

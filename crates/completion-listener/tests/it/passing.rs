@@ -62,9 +62,13 @@ async fn a_completion_reaches_the_owner_of_its_partition_with_all_that_it_needs(
 async fn both_kinds_of_completions_are_passed_on() -> Result<()> {
     let bus = FaultyBus::new(|_| Fate::Keep);
     let mut owner = subscribe(&bus.inner, control(3)).await?;
+    // What its worker keeps need not outlive the broker here either.
+    let kept = Topic::ControlKept(PartitionId(3));
+    assert!(!kept.is_lasting());
+    let mut owner_of_kept = subscribe(&bus.inner, kept).await?;
     let listening = Listening::start(options(), bus.clone()).await?;
     report_kept(&bus.inner, vec![completion(3, 1)]).await?;
-    let (_, kept) = next_release(&mut owner).await?;
+    let (_, kept) = next_release(&mut owner_of_kept).await?;
     report(&bus.inner, vec![completion(3, 1)]).await?;
     let (_, again) = next_release(&mut owner).await?;
     assert_eq!(numbers(&kept), [1]);

@@ -53,7 +53,11 @@ impl Watched {
         let of = |topic: Topic| subscribed.get(&topic.routing_key()).copied().unwrap_or(0);
         let partitions = (0..PARTITIONS).map(PartitionId);
         partitions
-            .flat_map(|id| [Topic::Control(id), Topic::Commands(id), Topic::Calls(id)])
+            .flat_map(|id| {
+                let ends = [Topic::Control(id), Topic::ControlKept(id)];
+                ends.into_iter()
+                    .chain([Topic::Commands(id), Topic::Calls(id)])
+            })
             .map(of)
             .collect()
     }

@@ -60,6 +60,7 @@ impl System {
             bus.declare(&Topic::Commands(partition)).await.unwrap();
             bus.declare(&Topic::Calls(partition)).await.unwrap();
             bus.declare(&Topic::Control(partition)).await.unwrap();
+            bus.declare(&Topic::ControlKept(partition)).await.unwrap();
         }
         Self {
             store,

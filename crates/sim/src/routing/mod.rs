@@ -167,7 +167,7 @@ impl World {
 
     /// Notes the ends of runs that reach their owner's queue.
     pub(crate) fn note_arrival(&mut self, name: Name, body: &Body) {
-        if let (Name::Control(_), Body::Wire(wire)) = (name, body)
+        if let (Name::Control(_) | Name::ControlKept(_), Body::Wire(wire)) = (name, body)
             && let Some(Work::Completions(completions)) = wire.work()
         {
             for completion in completions {
@@ -183,7 +183,8 @@ impl World {
         let (now, number) = (self.now, planned.id);
         let queue = |partition, commands| match commands {
             true => Name::Commands(partition),
-            false => Name::Control(partition),
+            // Most ends go this way.
+            false => Name::ControlKept(partition),
         };
         match planned.what {
             RoutingFault::Crash { relay, down } if self.routing.relays[relay].is_alive() => {
@@ -239,6 +240,7 @@ impl World {
         self.bus.empty(Name::Kept);
         for partition in 0..self.plan.partitions {
             self.bus.empty(Name::Calls(partition));
+            self.bus.empty(Name::ControlKept(partition));
         }
         for owner in &mut self.owners {
             owner.forget_calls();

@@ -222,6 +222,7 @@ impl World {
         let party = self.relay_party(r);
         let name = match (to, source(r)) {
             (Target::Partition(PartitionId(p)), Name::Firings) => Some(Name::Commands(p)),
+            (Target::Partition(PartitionId(p)), Name::Kept) => Some(Name::ControlKept(p)),
             (Target::Partition(PartitionId(p)), _) => Some(Name::Control(p)),
             (Target::Back, source) => Some(source),
             (Target::Letters, _) => None,
