@@ -94,6 +94,15 @@ uuid_id! {
     RequestId
 }
 
+/// Two ids between which no request is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RequestGap {
+    /// The request below the gap; `None` when none is stored there.
+    pub above: Option<RequestId>,
+    /// The request above it.
+    pub below: Option<RequestId>,
+}
+
 impl PartitionId {
     /// The most partitions a cluster can have: the id of an execution holds its partition in 8 bits.
     pub const MAX_COUNT: u16 = 256;
@@ -153,6 +162,25 @@ impl Attempt {
 }
 
 impl RequestId {
+    /// Not above any other.
+    pub const LOWEST: Self = Self(Uuid::nil());
+    /// Not below any other.
+    pub const HIGHEST: Self = Self(Uuid::max());
+
+    /// Not above any id that was made at this time, in milliseconds since 1970, or later (UUID version 7);
+    /// above every one that was made earlier.
+    pub fn first_of(time: i64) -> Self {
+        Self(Uuid::from_u128(
+            u128::from(time.max(0).unsigned_abs()) << 80,
+        ))
+    }
+
+    /// When it was made, in milliseconds since 1970, where it says so: of UUID version 7.
+    pub fn made_at(self) -> Option<i64> {
+        let is_timed = self.0.get_version_num() == 7;
+        is_timed.then(|| i64::try_from(self.0.as_u128() >> 80).unwrap_or(i64::MAX))
+    }
+
     /// The id of item `index` of a message: a batch has one message id, but each item
     /// must be told apart, and a redelivered batch must give the same ids again.
     #[must_use]

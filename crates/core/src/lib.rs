@@ -30,7 +30,8 @@ pub mod submission;
 pub use action::{Action, ActionRef, ActionSpec, Builtin, OnWorkerLost, Run, check_pool};
 pub use explain::Explanation;
 pub use ids::{
-    ActionId, Attempt, Epoch, ExecutionId, OwnerId, PartitionId, RequestId, Seq, WorkerId,
+    ActionId, Attempt, Epoch, ExecutionId, OwnerId, PartitionId, RequestGap, RequestId, Seq,
+    WorkerId,
 };
 pub use network::Network;
 pub use operation::{

@@ -79,6 +79,8 @@ pub enum Bug {
     StayPut,
     /// What cannot be looked up for one partition waits with everything else that came.
     ReadTogether,
+    /// A new owner takes requests for new without asking what is stored.
+    HeardOfNone,
     /// Everything is compared at once, between rounds.
     StopTheWorld,
     /// A takeover forgets the groups of those who hold a slot.
@@ -93,7 +95,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 41] = [
+    pub const ALL: [Self; 42] = [
         Self::AnySection,
         Self::BesideReturned,
         Self::EntryForgotten,
@@ -111,6 +113,7 @@ impl Bug {
         Self::ExplainEarly,
         Self::FairByStarts,
         Self::FiguresForgotten,
+        Self::HeardOfNone,
         Self::HoldSlotLetsGo,
         Self::KeepMessages,
         Self::KeptForgotten,
@@ -157,6 +160,7 @@ impl Bug {
             Self::ExplainEarly => "explain-early",
             Self::FairByStarts => "fair-by-starts",
             Self::FiguresForgotten => "figures-forgotten",
+            Self::HeardOfNone => "heard-of-none",
             Self::HoldSlotLetsGo => "hold-slot-lets-go",
             Self::KeepMessages => "keep-messages",
             Self::KeptForgotten => "kept-forgotten",

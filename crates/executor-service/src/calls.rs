@@ -74,11 +74,14 @@ impl Calls {
                 store.retire_executor(owner).await?;
                 Reply::Retired
             }
-            Call::LoadQueues(partition) => {
+            Call::LoadQueues { partition, around } => {
                 // The sets are read last: what was told to others meanwhile is in them.
                 let ids = [partition];
-                let (actions, totals) =
-                    tokio::try_join!(store.load_actions(&ids), store.load_totals(&ids))?;
+                let (actions, totals, gap) = tokio::try_join!(
+                    store.load_actions(&ids),
+                    store.load_totals(&ids),
+                    store.request_gap(around)
+                )?;
                 let pauses = store.pauses(None).await?.unwrap_or_default().pauses();
                 let policies = store.policies(None).await?.unwrap_or_default();
                 Reply::Queues {
@@ -88,6 +91,7 @@ impl Calls {
                         pauses: Arc::new(pauses),
                         policies: Arc::new(policy_set(&policies)),
                     },
+                    gap,
                 }
             }
             Call::LoadMeters {

@@ -100,7 +100,7 @@ impl Lasting {
     pub(crate) fn fails(&self, call: &Call, now: Time) -> bool {
         let of: &[Reads] = match call {
             Call::LookUp { .. } => &[Reads::LookUps],
-            Call::LoadQueues(_) => &[Reads::Loads],
+            Call::LoadQueues { .. } => &[Reads::Loads],
             Call::LoadRows { .. } | Call::LoadMeters { .. } => &[Reads::Loads],
             Call::ScanRows { .. }
             | Call::LoadSlots(_)

@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use attune_core::{
     Action, ActionId, Attempt, Demand, ExecutionId, Operation, OperationId, OperationProgress,
-    Outcome, OwnerId, PartitionId, Pauses, PolicySet, Priority, QueueTotals, RequestId, Status,
-    Submission, WorkerId,
+    Outcome, OwnerId, PartitionId, Pauses, PolicySet, Priority, QueueTotals, RequestGap, RequestId,
+    Status, Submission, WorkerId,
 };
 use attune_executor::stored::{
     Batch, Body, KnownRequest, LoadedTo, MeterPlace, NewExecution, StoredExecution, StoredSlot,
@@ -304,6 +304,19 @@ impl Store {
             })
         });
         known.collect()
+    }
+
+    /// The requests next to this one, on both sides.
+    pub(crate) fn request_gap(&self, around: RequestId) -> RequestGap {
+        let (mut above, mut below) = (None, None);
+        for id in self.requests.keys().copied() {
+            if id < around {
+                above = above.max(Some(id));
+            } else {
+                below = below.map_or(Some(id), |least: RequestId| Some(least.min(id)));
+            }
+        }
+        RequestGap { above, below }
     }
 
     /// Those of these actions that exist.

@@ -192,6 +192,7 @@ cases! { ($)
     requests::a_request_is_known_through_its_life,
     requests::a_request_keeps_its_first_execution,
     requests::requests_are_kept_as_long_as_asked,
+    requests::a_gap_lies_between_stored_requests,
     actions::an_action_is_created_changed_and_kept,
     actions::a_policy_has_a_history,
     actions::racing_authors_create_an_action_once,

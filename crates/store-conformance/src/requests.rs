@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use attune_core::{RequestId, Status};
+use attune_core::{RequestGap, RequestId, Status};
 
 use super::support::{World, now, start};
 use attune_store::{Batch, HistoryRetention, KnownRequest, RecordRetention, Store};
@@ -49,6 +49,42 @@ pub async fn a_request_keeps_its_first_execution(store: Arc<dyn Store>) {
     let found = known(&store, request).await.unwrap();
     assert_eq!((found.execution_id, found.digest), (id, digest));
     assert_eq!(world.active_ids().await.len(), 2, "neither is lost");
+}
+
+/// The ids next to one are told in the order of their numbers, whatever led to them: waiting, ended and
+/// refused.
+pub async fn a_gap_lies_between_stored_requests(store: Arc<dyn Store>) {
+    let world = World::new(Arc::clone(&store)).await;
+    let action = world.action(0, "a").await;
+    let id = |number: u128| RequestId(uuid::Uuid::from_u128(number));
+    let gap = |above: Option<u128>, below: Option<u128>| RequestGap {
+        above: above.map(id),
+        below: below.map(id),
+    };
+    let around = async |number| store.request_gap(id(number)).await.unwrap();
+    assert_eq!(around(1 << 100).await, gap(None, None));
+    // Their numbers have another order than the hexadecimal digits of their ends.
+    let stored = [0x0fu128 << 120, 0x10 << 120, 0x9a << 120, 0xa9 << 120];
+    let mut all = Vec::new();
+    for number in stored {
+        let mut new = world.queued(&action);
+        new.request_id = id(number);
+        all.push(new);
+    }
+    let ended = all[1].id;
+    world.insert(all).await;
+    world.end(&[ended], Status::Cancelled).await;
+    for (asked, expected) in [
+        (0, gap(None, Some(stored[0]))),
+        (stored[0], gap(None, Some(stored[0]))),
+        (stored[0] + 1, gap(Some(stored[0]), Some(stored[1]))),
+        (stored[2], gap(Some(stored[1]), Some(stored[2]))),
+        (stored[3], gap(Some(stored[2]), Some(stored[3]))),
+        (stored[3] + 1, gap(Some(stored[3]), None)),
+        (u128::MAX, gap(Some(stored[3]), None)),
+    ] {
+        assert_eq!(around(asked).await, expected, "{asked:x}");
+    }
 }
 
 /// Request ids are kept for as long as asked. When they go is up to the adapter; what they led to

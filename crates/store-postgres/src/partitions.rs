@@ -5,7 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use attune_core::{
     Action, ActionId, Epoch, ExecutionId, OwnerId, PartOfOperation, PartitionId, Priority,
-    QueueTotals, RequestId, Status, WorkerId,
+    QueueTotals, RequestGap, RequestId, Status, WorkerId,
 };
 use attune_store::{
     ActivePage, ActivePlace, ActiveSlice, Batch, CommitError, Committed, ExecutionLabels,
@@ -427,6 +427,20 @@ impl PartitionStore for PostgresStore {
                 Ok(Lookup {
                     requests: requests::known(&pool, requests).await?,
                     actions: actions::by_ref(&pool, refs).await?,
+                })
+            })
+            .await
+    }
+
+    async fn request_gap(&self, around: RequestId) -> Result<RequestGap, StoreError> {
+        let query = sqlx::query_as(sql::REQUEST_GAP).bind(around.0);
+        let pool = self.db.key.clone();
+        self.db
+            .run(async move {
+                let (above, below): (Option<Uuid>, Option<Uuid>) = query.fetch_one(&pool).await?;
+                Ok(RequestGap {
+                    above: above.map(RequestId),
+                    below: below.map(RequestId),
                 })
             })
             .await

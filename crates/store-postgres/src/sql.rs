@@ -104,6 +104,7 @@ statements! {
     RENEW = "renew",
     RENEW_EXECUTOR = "renew_executor",
     RENEW_WORKER = "renew_worker",
+    REQUEST_GAP = "request_gap",
     RESTORE_FENCE = "restore_fence",
     RETIRE_EXECUTOR = "retire_executor",
     RETIRE_WORKER = "retire_worker",

@@ -1,7 +1,8 @@
 //! What the owner's port reads, out of rows.
 
 use attune_core::{
-    ActionId, Attempt, Epoch, ExecutionId, OwnerId, QueueTotals, RawValue, RequestId, WorkerId,
+    ActionId, Attempt, Epoch, ExecutionId, OwnerId, QueueTotals, RawValue, RequestGap, RequestId,
+    WorkerId,
 };
 use attune_store::{
     ActivePlace, ActiveRow, ExecutionWords, ExecutorRow, KnownRequest, Lease, LeaseTrouble,
@@ -150,6 +151,17 @@ pub(crate) fn totals(row: &SqliteRow) -> Result<(ActionId, QueueTotals), sqlx::E
         expired: unsigned(row.try_get("expired")?)?,
     };
     Ok((ActionId(row.try_get("action")?), totals))
+}
+
+pub(crate) fn request_gap(row: &SqliteRow) -> Result<RequestGap, sqlx::Error> {
+    let next = |column| -> Result<Option<RequestId>, sqlx::Error> {
+        let text: Option<&str> = row.try_get(column)?;
+        text.map(|text| Ok(RequestId(uuid(text)?))).transpose()
+    };
+    Ok(RequestGap {
+        above: next("above")?,
+        below: next("below")?,
+    })
 }
 
 pub(crate) fn known_request(row: &SqliteRow) -> Result<KnownRequest, sqlx::Error> {

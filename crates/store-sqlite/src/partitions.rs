@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use attune_core::{
     Action, ActionId, Epoch, ExecutionId, OwnerId, PartOfOperation, PartitionId, QueueTotals,
-    RequestId, Status, WorkerId,
+    RequestGap, RequestId, Status, WorkerId,
 };
 use attune_store::{
     ActivePage, ActivePlace, ActiveRow, ActiveSlice, Batch, CommitError, Committed,
@@ -23,8 +23,8 @@ use crate::batch::{BatchLists, HeldRow, ObservedRow, ObservedWorker, TroubleRow}
 use crate::commit;
 use crate::error::Failure;
 use crate::partition_rows::{
-    active_place, active_row, executor_row, known_request, lease, meter, slot_row, totals, words,
-    worker_end,
+    active_place, active_row, executor_row, known_request, lease, meter, request_gap, slot_row,
+    totals, words, worker_end,
 };
 use crate::rows::{action, body, digits, list, partition, partition_list, time, time_text, uuid};
 use crate::store::{Inner, SqliteStore};
@@ -388,6 +388,15 @@ impl PartitionStore for SqliteStore {
                 found.actions = rows.iter().map(action).collect::<Result<_, _>>()?;
             }
             Ok(found)
+        })
+        .await
+    }
+
+    async fn request_gap(&self, around: RequestId) -> Result<RequestGap, StoreError> {
+        let query = sqlx::query(sql::REQUEST_GAP).bind(around.to_string());
+        self.task(async move |inner: Arc<Inner>| {
+            let row = query.fetch_one(&mut *inner.reader().await?).await?;
+            Ok(request_gap(&row)?)
         })
         .await
     }

@@ -112,6 +112,7 @@ statements! {
     RENEW = "renew",
     RENEW_EXECUTOR = "renew_executor",
     RENEW_WORKER = "renew_worker",
+    REQUEST_GAP = "request_gap",
     RETIRE_EXECUTOR = "retire_executor",
     RETIRE_WORKER = "retire_worker",
     REVOKE = "revoke",

@@ -6,8 +6,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use attune_core::{
     Action, ActionId, Attempt, Demand, Epoch, ExecutionId, OperationId, OperationProgress, Outcome,
-    OwnerId, PartOfOperation, PartitionId, Priority, QueueTotals, RequestId, Status, Submission,
-    WorkerId,
+    OwnerId, PartOfOperation, PartitionId, Priority, QueueTotals, RequestGap, RequestId, Status,
+    Submission, WorkerId,
 };
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::value::RawValue;
@@ -517,6 +517,13 @@ pub trait PartitionStore: Send + Sync {
         requests: &[RequestId],
         action_refs: &[String],
     ) -> Result<Lookup, StoreError>;
+
+    /// The requests that are stored next to `around`: the last before it, and the first that is it or comes
+    /// after it. Both are of one moment.
+    ///
+    /// # Errors
+    /// When the store fails.
+    async fn request_gap(&self, around: RequestId) -> Result<RequestGap, StoreError>;
 
     /// Writes a batch if every fence holds, all of it or nothing.
     ///

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use attune_api::Probe;
 use attune_core::{
     Action, ActionId, Epoch, ExecutionId, OwnerId, PartOfOperation, PartitionId, QueueTotals,
-    RequestId, WorkerId,
+    RequestGap, RequestId, WorkerId,
 };
 use attune_store::{
     ActivePage, ActivePlace, ActiveSlice, AuditEntry, AuditStore, Batch, CommitError, Committed,
@@ -180,6 +180,10 @@ impl PartitionStore for Fake {
         &self,
         _partitions: &[PartitionId],
     ) -> Result<Vec<PartOfOperation>, StoreError> {
+        panic!("{NOT_ASKED}")
+    }
+
+    async fn request_gap(&self, _around: RequestId) -> Result<RequestGap, StoreError> {
         panic!("{NOT_ASKED}")
     }
 

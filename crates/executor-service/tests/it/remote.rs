@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use attune_core::{
     Action, ActionId, Epoch, ExecutionId, OwnerId, PartOfOperation, PartitionId, QueueTotals,
-    RequestId, WorkerId,
+    RequestGap, RequestId, WorkerId,
 };
 use attune_store::{
     ActivePage, ActivePlace, ActiveSlice, Batch, CommitError, Committed, ExecutionLabels,
@@ -315,6 +315,11 @@ impl PartitionStore for Remote {
     ) -> Result<Vec<PartOfOperation>, StoreError> {
         let partitions = partitions.to_vec();
         self.call(async move |store: Arc<dyn Store>| store.open_operations(&partitions).await)
+            .await
+    }
+
+    async fn request_gap(&self, around: RequestId) -> Result<RequestGap, StoreError> {
+        self.call(async move |store: Arc<dyn Store>| store.request_gap(around).await)
             .await
     }
 

@@ -6,9 +6,10 @@
 //! to see until they are whole.
 
 use attune_core::plant::Bug;
-use attune_core::{Epoch, PartitionId};
+use attune_core::{Epoch, PartitionId, RequestId};
 
 use super::backoff::Backoff;
+use super::unheard::Unheard;
 use super::{Call, Notice, Output, Owner, Purpose, Reply, Stage};
 use crate::partition::{Event, Partition};
 use crate::queue::{ExecutionQueueManager, Millis};
@@ -45,9 +46,9 @@ enum Page {
 }
 
 impl Page {
-    fn call(&self, partition: PartitionId, limit: u32) -> Call {
+    fn call(&self, partition: PartitionId, around: RequestId, limit: u32) -> Call {
         match self {
-            Self::Queues => Call::LoadQueues(partition),
+            Self::Queues => Call::LoadQueues { partition, around },
             Self::Meters(after) => Call::LoadMeters {
                 partition,
                 after: after.clone(),
@@ -103,6 +104,7 @@ impl Owner {
             .places
             .values()
             .filter(|place| matches!(&place.stage, Stage::Loading(load) if load.next.at.is_none()));
+        let around = Unheard::around(self.clock.at(now));
         let mut room = LOADS_AT_ONCE.saturating_sub(asked.count());
         let mut calls = Vec::new();
         for (id, place) in &mut self.places {
@@ -117,7 +119,7 @@ impl Owner {
             }
             room -= 1;
             load.next.at = None;
-            let call = load.next.of.call(*id, self.options.page_rows);
+            let call = load.next.of.call(*id, around, self.options.page_rows);
             calls.push((Purpose::Load(*id, place.epoch), call));
         }
         for (purpose, call) in calls {
@@ -143,6 +145,7 @@ impl Owner {
                 actions,
                 totals,
                 sets,
+                gap,
             } => {
                 load.refused = None;
                 let loaded = sets.clone();
@@ -161,6 +164,7 @@ impl Owner {
                 // It may be newer than what was read beside the rounds.
                 self.pausing.learn(loaded.pauses);
                 self.policing.learn(loaded.policies);
+                self.unheard.learn(gap);
             }
             Reply::Meters { rows, next } => {
                 load.refused = None;

@@ -87,15 +87,24 @@ fn is_command(delivered: &Delivered) -> bool {
 
 impl Owner {
     /// What the store must be asked before it can be decided.
-    pub(super) fn questions(&self, work: &[Delivered]) -> (Vec<RequestId>, Vec<String>) {
+    pub(super) fn questions(
+        &mut self,
+        wall: Millis,
+        work: &[Delivered],
+    ) -> (Vec<RequestId>, Vec<String>) {
         let mut requests = Vec::new();
         let mut actions: HashSet<String> = HashSet::new();
+        for delivered in work {
+            if let Work::Submits(items) = &delivered.work {
+                let ids = items.iter().map(|item| item.request_id);
+                requests.extend(ids.filter(|id| !self.unheard.note(*id, wall)));
+            }
+        }
         for delivered in work {
             match &delivered.work {
                 Work::Submits(items) => {
                     let partition = self.partition(delivered.partition);
                     for item in items {
-                        requests.push(item.request_id);
                         let action_ref = &item.submission.action_ref;
                         if partition.is_some_and(|it| !it.knows_action(action_ref)) {
                             actions.insert(action_ref.clone());

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use attune_core::{Outcome, RequestId};
+use attune_core::{Outcome, RequestId, Submission};
 
 use super::*;
-use crate::partition::Completion;
+use crate::partition::{Completion, OnReject, Submit};
 
 const BAD: &str = "t.bad";
 
@@ -163,4 +163,38 @@ fn a_partition_that_cannot_be_loaded_is_told() {
     world.pass(5_000, false);
     assert_eq!(world.owner.refusals(world.now).count(), 0);
     assert_eq!(world.owner.trouble(world.now), None);
+}
+
+/// What nobody can have asked for before is decided without the store's word; its copy is not.
+#[test]
+fn what_is_unheard_of_is_not_looked_up() {
+    let mut world = World::new().free();
+    world.gap = RequestGap {
+        above: None,
+        below: None,
+    };
+    world.pass(5_000, true);
+    assert_eq!(world.owner.served(), usize::from(PARTITIONS));
+    world.refuses = Some(|call| matches!(call, Call::LookUp { .. }));
+    let made = world.now + world.store_ahead;
+    let id = |n: u128| {
+        let first = RequestId::first_of(made).0.as_u128();
+        RequestId(uuid::Uuid::from_u128(first | 7 << 76 | 2 << 62 | n))
+    };
+    let action_ref = world.action.spec.action_ref.as_str().to_owned();
+    let submit = |n| {
+        let submission = Submission::new(action_ref.clone());
+        Work::Submits(vec![Submit::new(id(n), submission, OnReject::Answer)])
+    };
+    world.deliver(1, 0, submit(1));
+    world.pass(100, true);
+    assert!(world.is_acked(1), "{:?}", world.notices);
+    world.deliver(2, 0, submit(1));
+    world.deliver(3, 0, submit(2));
+    world.pass(100, true);
+    assert!(!world.is_acked(2), "it came before");
+    assert!(!world.is_acked(3), "commands keep their order");
+    world.refuses = None;
+    world.pass(5_000, true);
+    assert!(world.is_acked(2) && world.is_acked(3));
 }

@@ -48,6 +48,7 @@ mod steps;
 mod sweep;
 mod telling;
 mod trouble;
+mod unheard;
 mod watch;
 #[cfg(test)]
 mod watching_tests;
@@ -84,6 +85,7 @@ use sweep::Sweep;
 use telling::Telling;
 use trouble::FailingReads;
 pub use trouble::Trouble;
+use unheard::Unheard;
 use workers::Workers;
 
 pub use port::{
@@ -230,6 +232,7 @@ pub struct Owner {
     places: BTreeMap<PartitionId, Place>,
     rounds: Rounds,
     look_ups: LookUps,
+    unheard: Unheard,
     /// Rounds that the store refused, by partition; nothing else is decided about these.
     rewrites: BTreeMap<PartitionId, Rewrite>,
     /// What the store refused of them that is no execution; everything else is decided.
@@ -269,6 +272,7 @@ impl Owner {
             places: BTreeMap::new(),
             rounds: Rounds::default(),
             look_ups: LookUps::default(),
+            unheard: Unheard::default(),
             rewrites: BTreeMap::new(),
             beside: Beside::default(),
             pending: VecDeque::new(),

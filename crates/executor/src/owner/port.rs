@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use attune_core::{
     Action, ActionId, Epoch, ExecutionId, OwnerId, PartOfOperation, PartitionId, Pauses, PolicySet,
-    QueueStats, QueueTotals, Refusal, RequestId, WorkerId,
+    QueueStats, QueueTotals, Refusal, RequestGap, RequestId, WorkerId,
 };
 
 use attune_dispatch::Section;
@@ -241,7 +241,12 @@ pub enum Call {
     /// Go from the list of those who are there.
     Retire,
     /// The actions and totals of a partition, what operators hold and the policy documents.
-    LoadQueues(PartitionId),
+    LoadQueues {
+        /// Which partition.
+        partition: PartitionId,
+        /// Around which id the store tells a gap.
+        around: RequestId,
+    },
     /// What was counted for limits in a partition.
     LoadMeters {
         /// In which partition.
@@ -316,7 +321,7 @@ impl Call {
             Self::TakeOver(_) => "take partitions over",
             Self::GiveUp(..) => "give up partitions",
             Self::Retire => "retire",
-            Self::LoadQueues(_) => "load the queues of a partition",
+            Self::LoadQueues { .. } => "load the queues of a partition",
             Self::LoadMeters { .. } => "load what was counted in a partition",
             Self::LoadPauses { .. } => "read what operators hold",
             Self::LoadPolicies { .. } => "read the policy documents",
@@ -360,6 +365,8 @@ pub enum Reply {
         totals: Vec<(ActionId, QueueTotals)>,
         /// What operators hold, and the policy documents.
         sets: Sets,
+        /// Where no request is stored; read after the partition was taken.
+        gap: RequestGap,
     },
     /// What was counted for limits in a partition.
     Meters {

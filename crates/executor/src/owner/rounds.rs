@@ -102,7 +102,7 @@ impl Owner {
         if work.is_empty() && !self.has_something_due(now) {
             return;
         }
-        let (requests, actions) = self.questions(&work);
+        let (requests, actions) = self.questions(self.clock.at(now), &work);
         if requests.is_empty() && actions.is_empty() {
             return self.decide(now, work, &[], Vec::new());
         }

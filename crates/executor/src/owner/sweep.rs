@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use attune_core::{Action, ActionId, Bug, Epoch, ExecutionId, PartitionId};
 
+use super::unheard::Unheard;
 use super::{Call, Notice, Owner, Purpose, Reply, Stage};
 use crate::counters::Counter;
 use crate::partition::{Event, Partition};
@@ -135,7 +136,12 @@ impl Owner {
         }
         if let Some((id, unknown)) = self.sweep.unknown.pop_first() {
             let asked = Asked::Actions(id, unknown);
-            self.call(Purpose::Sweep(asked), Call::LoadQueues(id));
+            let around = Unheard::around(self.clock.at(now));
+            let call = Call::LoadQueues {
+                partition: id,
+                around,
+            };
+            self.call(Purpose::Sweep(asked), call);
         }
         if !self.sweep.asking_slots && now >= self.sweep.slots_at {
             self.sweep.slots_at = now + self.options.reconcile.interval;

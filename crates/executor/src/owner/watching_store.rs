@@ -73,10 +73,14 @@ impl World {
                 }
                 Reply::EndedWorkers(observed.iter().map(|(worker, _)| *worker).collect())
             }
-            Call::LoadQueues(id) => Reply::Queues {
-                actions: self.actions().filter(|of| of.partition == id).collect(),
+            Call::LoadQueues { partition, .. } => Reply::Queues {
+                actions: self
+                    .actions()
+                    .filter(|of| of.partition == partition)
+                    .collect(),
                 totals: vec![],
                 sets: self.sets.clone(),
+                gap: self.gap,
             },
             Call::LoadPauses { .. } => Reply::Pauses(Some(self.sets.pauses.clone())),
             Call::LoadPolicies { .. } => Reply::Policies(Some(self.sets.policies.clone())),

@@ -28,8 +28,8 @@ use crate::stored::{
     Audit, Body, Sets, StoredExecution, StoredExecutor, StoredLease, StoredSlot, WorkerEnd,
 };
 use attune_core::{
-    Action, ActionId, Attempt, ExecutionId, PartOfOperation, Priority, RequestId, Seq, Status,
-    WorkerId,
+    Action, ActionId, Attempt, ExecutionId, PartOfOperation, Priority, RequestGap, RequestId, Seq,
+    Status, WorkerId,
 };
 use links_tests::Sent;
 use std::sync::Arc;
@@ -58,6 +58,8 @@ struct World {
     holds_back: Option<fn(&Call) -> bool>,
     held_back: Vec<(CallId, Reply)>,
     sets: Sets,
+    /// Closed unless a test opens it: then requests are looked up.
+    gap: RequestGap,
     operations: Vec<PartOfOperation>,
     /// How large the parameters of an execution are.
     body_bytes: usize,
@@ -155,6 +157,10 @@ impl World {
             refuses_takes: false,
             held_back: Vec::new(),
             sets: Sets::default(),
+            gap: RequestGap {
+                above: Some(RequestId::HIGHEST),
+                below: None,
+            },
             operations: Vec::new(),
             body_bytes: 0,
             are_gone: false,

@@ -192,7 +192,7 @@ impl World {
                 store.retire(owner);
                 Reply::Retired
             }
-            Call::LoadQueues(partition) => Reply::Queues {
+            Call::LoadQueues { partition, around } => Reply::Queues {
                 actions: self.actions_of(*partition),
                 totals: self
                     .store
@@ -204,6 +204,7 @@ impl World {
                     pauses: Arc::new(self.store.pauses.clone()),
                     policies: Arc::new(self.store.policies.clone()),
                 },
+                gap: self.store.request_gap(*around),
             },
             Call::LoadPauses { newer_than } => Reply::Pauses(newer(&store.pauses, *newer_than)),
             Call::LoadPolicies { newer_than } => {
