@@ -1,5 +1,5 @@
 -- The requests next to ?1: their text has the order of their numbers.
-SELECT (SELECT request_id FROM request
-         WHERE request_id < ?1 ORDER BY request_id DESC LIMIT 1) AS above,
-       (SELECT request_id FROM request
-         WHERE request_id >= ?1 ORDER BY request_id LIMIT 1) AS below
+SELECT (SELECT max(request_id) FROM request WHERE request_id < ?1) AS above,
+       min(request_id) AS below
+  FROM request
+ WHERE request_id >= ?1

@@ -9,7 +9,7 @@ use attune_core::plant::Bug;
 use attune_core::{Epoch, PartitionId, RequestId};
 
 use super::backoff::Backoff;
-use super::unheard::Unheard;
+use super::look_ups::LookUps;
 use super::{Call, Notice, Output, Owner, Purpose, Reply, Stage};
 use crate::partition::{Event, Partition};
 use crate::queue::{ExecutionQueueManager, Millis};
@@ -24,6 +24,8 @@ pub(super) struct Load {
     began: Millis,
     partition: Partition,
     next: Next,
+    /// When the gap of its requests was asked for, among all such questions.
+    gap_asked: u64,
     backoff: Backoff,
     /// Since when it cannot be read, and what the store said last.
     refused: Option<(Millis, String)>,
@@ -93,6 +95,7 @@ impl Owner {
                 of: Page::Queues,
                 at: Some(now),
             },
+            gap_asked: 0,
             backoff: Backoff::new(20, 2_000),
             refused: None,
         }
@@ -104,7 +107,7 @@ impl Owner {
             .places
             .values()
             .filter(|place| matches!(&place.stage, Stage::Loading(load) if load.next.at.is_none()));
-        let around = Unheard::around(self.clock.at(now));
+        let around = LookUps::around(self.clock.at(now));
         let mut room = LOADS_AT_ONCE.saturating_sub(asked.count());
         let mut calls = Vec::new();
         for (id, place) in &mut self.places {
@@ -119,6 +122,10 @@ impl Owner {
             }
             room -= 1;
             load.next.at = None;
+            load.gap_asked = match load.next.of {
+                Page::Queues => self.look_ups.ask_for_gap(),
+                Page::Meters(_) | Page::Rows(_) => load.gap_asked,
+            };
             let call = load.next.of.call(*id, around, self.options.page_rows);
             calls.push((Purpose::Load(*id, place.epoch), call));
         }
@@ -148,6 +155,7 @@ impl Owner {
                 gap,
             } => {
                 load.refused = None;
+                let asked = load.gap_asked;
                 let loaded = sets.clone();
                 let recover = Event::Recover {
                     actions,
@@ -164,7 +172,7 @@ impl Owner {
                 // It may be newer than what was read beside the rounds.
                 self.pausing.learn(loaded.pauses);
                 self.policing.learn(loaded.policies);
-                self.unheard.learn(gap);
+                self.look_ups.learn(asked, gap);
             }
             Reply::Meters { rows, next } => {
                 load.refused = None;

@@ -5,10 +5,13 @@
 //! that grows, while those of all others go on together. What needs no look-up goes on everywhere: runs
 //! end, slots become free and are granted.
 
+mod unheard;
+
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use attune_core::{ActionRef, Bug, Epoch, PartitionId, RequestId};
+use attune_core::{ActionRef, Bug, Epoch, PartitionId, RequestGap, RequestId};
 
+use self::unheard::Unheard;
 use super::backoff::Backoff;
 use super::{Delivered, Notice, Owner, Reply, Trouble, Work};
 use crate::queue::Millis;
@@ -31,6 +34,9 @@ pub(super) struct LookUps {
     asked: Millis,
     /// The last round looked one partition up alone.
     was_alone: bool,
+    unheard: Unheard,
+    /// How often a gap was asked for.
+    gaps: u64,
 }
 
 impl LookUps {
@@ -48,6 +54,22 @@ impl LookUps {
         let due = self.unread.iter();
         let due = due.filter(|(id, unread)| unread.at <= now && has_commands(**id));
         due.min_by_key(|(_, unread)| unread.at).map(|(id, _)| *id)
+    }
+
+    /// Around which request id the store is to tell a gap at this time.
+    pub(super) fn around(wall: Millis) -> RequestId {
+        Unheard::around(wall)
+    }
+
+    /// The number of a question for a gap, which is asked when a partition was taken.
+    pub(super) fn ask_for_gap(&mut self) -> u64 {
+        self.gaps += 1;
+        self.gaps
+    }
+
+    /// The store has told the gap that was asked for under this number.
+    pub(super) fn learn(&mut self, asked: u64, gap: RequestGap) {
+        self.unheard.learn(asked, gap);
     }
 
     /// The store is asked now.
@@ -97,7 +119,7 @@ impl Owner {
         for delivered in work {
             if let Work::Submits(items) = &delivered.work {
                 let ids = items.iter().map(|item| item.request_id);
-                requests.extend(ids.filter(|id| !self.unheard.note(*id, wall)));
+                requests.extend(ids.filter(|id| !self.look_ups.unheard.note(*id, wall)));
             }
         }
         for delivered in work {

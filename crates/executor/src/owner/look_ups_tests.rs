@@ -176,7 +176,7 @@ fn what_is_unheard_of_is_not_looked_up() {
     world.pass(5_000, true);
     assert_eq!(world.owner.served(), usize::from(PARTITIONS));
     world.refuses = Some(|call| matches!(call, Call::LookUp { .. }));
-    let made = world.now + world.store_ahead;
+    let made = 1_700_000_000_000 + world.now + world.store_ahead;
     let id = |n: u128| {
         let first = RequestId::first_of(made).0.as_u128();
         RequestId(uuid::Uuid::from_u128(first | 7 << 76 | 2 << 62 | n))

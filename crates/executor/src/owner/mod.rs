@@ -48,7 +48,6 @@ mod steps;
 mod sweep;
 mod telling;
 mod trouble;
-mod unheard;
 mod watch;
 #[cfg(test)]
 mod watching_tests;
@@ -85,7 +84,6 @@ use sweep::Sweep;
 use telling::Telling;
 use trouble::FailingReads;
 pub use trouble::Trouble;
-use unheard::Unheard;
 use workers::Workers;
 
 pub use port::{
@@ -232,7 +230,6 @@ pub struct Owner {
     places: BTreeMap<PartitionId, Place>,
     rounds: Rounds,
     look_ups: LookUps,
-    unheard: Unheard,
     /// Rounds that the store refused, by partition; nothing else is decided about these.
     rewrites: BTreeMap<PartitionId, Rewrite>,
     /// What the store refused of them that is no execution; everything else is decided.
@@ -272,7 +269,6 @@ impl Owner {
             places: BTreeMap::new(),
             rounds: Rounds::default(),
             look_ups: LookUps::default(),
-            unheard: Unheard::default(),
             rewrites: BTreeMap::new(),
             beside: Beside::default(),
             pending: VecDeque::new(),

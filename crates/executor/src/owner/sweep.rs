@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use attune_core::{Action, ActionId, Bug, Epoch, ExecutionId, PartitionId};
 
-use super::unheard::Unheard;
+use super::look_ups::LookUps;
 use super::{Call, Notice, Owner, Purpose, Reply, Stage};
 use crate::counters::Counter;
 use crate::partition::{Event, Partition};
@@ -136,7 +136,7 @@ impl Owner {
         }
         if let Some((id, unknown)) = self.sweep.unknown.pop_first() {
             let asked = Asked::Actions(id, unknown);
-            let around = Unheard::around(self.clock.at(now));
+            let around = LookUps::around(self.clock.at(now));
             let call = Call::LoadQueues {
                 partition: id,
                 around,
