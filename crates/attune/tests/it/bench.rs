@@ -185,7 +185,7 @@ async fn an_execution_costs_as_little_as_it_did() -> anyhow::Result<()> {
             "steady",
             1_000,
             "postgres-rabbitmq",
-            &[(MESSAGES, 5.2), (TRANSACTIONS, 2.6), (WAL, 1_750.0)],
+            &[(MESSAGES, 5.2), (TRANSACTIONS, 2.3), (WAL, 1_750.0)],
         ),
         (
             "spread",
