@@ -51,8 +51,7 @@ pub async fn a_request_keeps_its_first_execution(store: Arc<dyn Store>) {
     assert_eq!(world.active_ids().await.len(), 2, "neither is lost");
 }
 
-/// The ids next to one are told in the order of their numbers, whatever led to them: waiting, ended and
-/// refused.
+/// The ids next to one are told in the order of their numbers, whether their executions wait or have ended.
 pub async fn a_gap_lies_between_stored_requests(store: Arc<dyn Store>) {
     let world = World::new(Arc::clone(&store)).await;
     let action = world.action(0, "a").await;
@@ -63,7 +62,7 @@ pub async fn a_gap_lies_between_stored_requests(store: Arc<dyn Store>) {
     };
     let around = async |number| store.request_gap(id(number)).await.unwrap();
     assert_eq!(around(1 << 100).await, gap(None, None));
-    // Their numbers have another order than the hexadecimal digits of their ends.
+    // They begin with digits and with letters: an adapter that keeps text has to order both.
     let stored = [0x0fu128 << 120, 0x10 << 120, 0x9a << 120, 0xa9 << 120];
     let mut all = Vec::new();
     for number in stored {
