@@ -15,7 +15,7 @@ use attune_executor::queue::Millis;
 use attune_executor::stored::{
     Audit, Batch, Body, Change, End, KnownRequest, LoadedTo, Meter, MeterPlace, NewExecution,
     ObservedLease, PutBack, StoredExecution, StoredExecutor, StoredLease, StoredMeter, StoredSlot,
-    StoredWords, WorkerEnd,
+    StoredWords, WorkerEnd, WorkerOver,
 };
 use attune_executor::{Broken, Violation};
 use attune_messages::{encode, v1, v2};
@@ -331,6 +331,7 @@ pub(crate) fn slot(row: store::SlotRow) -> StoredSlot {
         status: row.status,
         worker: row.worker,
         worker_over: row.worker_over,
+        never_begun: false,
         requested_at: row.requested_at.unwrap_or(row.created).timestamp_millis(),
         running_for: row.running_for.map(span),
         cancel_requested: row.cancel_requested,
@@ -377,6 +378,11 @@ pub(crate) fn worker_end(end: store::WorkerEnd) -> WorkerEnd {
         ttl: span(end.ttl),
         ended: end.ended,
         draining: end.draining,
+        over: end.over.map(|over| WorkerOver {
+            begun: over
+                .begun
+                .map(|begun| Arc::new(begun.into_iter().collect())),
+        }),
     }
 }
 

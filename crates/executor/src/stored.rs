@@ -12,7 +12,7 @@ use attune_core::{
 
 mod leases;
 
-pub use leases::{ObservedLease, StoredExecutor, StoredLease, WorkerEnd};
+pub use leases::{ObservedLease, StoredExecutor, StoredLease, WorkerEnd, WorkerOver};
 
 use crate::partition::Letter;
 use crate::queue::Millis;
@@ -467,6 +467,8 @@ pub struct StoredSlot {
     pub worker: Option<WorkerId>,
     /// Whether the lease of that worker is over.
     pub worker_over: bool,
+    /// Whether it is known that the attempt never began there, and never will.
+    pub never_begun: bool,
     /// When the slot was granted, likewise.
     pub requested_at: Millis,
     /// For how long it has been running, by the store's clock.

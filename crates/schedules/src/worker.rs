@@ -148,6 +148,14 @@ impl WorkerStore for Store {
         Ok(())
     }
 
+    async fn worker_over(
+        &self,
+        _: WorkerId,
+        _: Option<&[(ExecutionId, Attempt)]>,
+    ) -> Result<bool, StoreError> {
+        Ok(true)
+    }
+
     async fn retire_worker(&self, _: WorkerId) -> Result<(), StoreError> {
         Ok(())
     }

@@ -273,6 +273,7 @@ impl World {
             Word::Reply(..)
             | Word::Relayed(..)
             | Word::Lease
+            | Word::Formers
             | Word::Sections(..)
             | Word::Reports
             | Word::Retell

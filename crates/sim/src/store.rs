@@ -243,6 +243,7 @@ impl Store {
                 status: row.status,
                 worker: row.worker,
                 worker_over: row.worker.is_some_and(is_over),
+                never_begun: false,
                 created: row.created,
                 requested_at: row.requested_at,
                 running_for: (row.status == Status::Running).then(|| now - row.started_at),

@@ -2,7 +2,7 @@
 //! a watchdog kills it when the lease can no longer be trusted, even while the worker itself
 //! stands still.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use attune_core::{ActionId, Status, WorkerId};
@@ -11,6 +11,7 @@ use attune_executor::owner::Reported;
 use attune_executor::partition::Completion;
 
 use crate::bus::{Body, Name, Party};
+use crate::former::Former;
 use crate::oracle::Key;
 use crate::plan::{MARGIN, Plant, Time, WORKER_TTL, outcome};
 use crate::trace::Note;
@@ -89,6 +90,10 @@ pub(crate) struct Worker {
     link: u64,
     entries: Entries<Grant>,
     runs: BTreeMap<Key, ActionId>,
+    /// What is written down as begun in this life.
+    pub(crate) begun: BTreeSet<Key>,
+    /// Lives before this one of which the store is to be told.
+    pub(crate) formers: Vec<Former>,
     ended: BTreeMap<Key, Ended>,
     /// A look whether there is something to report is due.
     looks: bool,
@@ -109,6 +114,8 @@ impl Worker {
             link: 0,
             entries: Entries::new(slots),
             runs: BTreeMap::new(),
+            begun: BTreeSet::new(),
+            formers: Vec::new(),
             ended: BTreeMap::new(),
             looks: false,
         }
@@ -143,6 +150,17 @@ impl Worker {
         self.asking == Some(life) || self.life.is_some_and(|own| own.id == life)
     }
 
+    /// The life that it has, whether or not it is trusted.
+    pub(crate) fn life_id(&self) -> Option<WorkerId> {
+        self.life.map(|life| life.id)
+    }
+
+    /// The number of a store call that is about to be made.
+    pub(crate) fn next_call(&mut self) -> u64 {
+        self.calls += 1;
+        self.calls
+    }
+
     /// The number of its connection.
     pub(crate) fn link(&self) -> u64 {
         self.link
@@ -150,7 +168,7 @@ impl Worker {
 }
 
 impl World {
-    fn worker_party(&self, w: usize) -> Party {
+    pub(crate) fn worker_party(&self, w: usize) -> Party {
         Party::Worker(w, self.workers[w].process)
     }
 
@@ -158,14 +176,17 @@ impl World {
     pub(crate) fn start_worker(&mut self, w: usize) {
         let worker = &mut self.workers[w];
         let (process, slots) = (worker.process + 1, worker.slots);
+        let formers = std::mem::take(&mut worker.formers);
         *worker = Worker {
             process,
             alive: true,
+            formers,
             ..Worker::new(slots)
         };
         let party = self.worker_party(w);
         self.note(Note::Started(party));
         self.soon(Ev::To(party, Word::Lease));
+        self.soon(Ev::To(party, Word::Formers));
     }
 
     /// The process dies with everything it runs.
@@ -173,6 +194,7 @@ impl World {
         let party = self.worker_party(w);
         self.note(Note::Stopped(party));
         self.kill_runs(w);
+        self.leave_former(w);
         self.workers[w].alive = false;
         self.close_all(party);
     }
@@ -195,9 +217,12 @@ impl World {
                 if number == worker.lease_call {
                     worker.lease_call = 0;
                     self.lease_answer(w, &reply);
+                } else {
+                    self.former_is_told(w, &reply);
                 }
             }
             Word::Lease => self.renew(w),
+            Word::Formers => self.tell_of_formers(w),
             Word::Cut => self.reconnect_worker(w),
             Word::Sections(life, link, sections) => self.take_sections(w, life, link, &sections),
             Word::Reports => {
@@ -224,9 +249,8 @@ impl World {
             .unwrap_or(fresh);
         worker.asking = Some(id);
         worker.sent = self.now;
-        worker.calls += 1;
-        worker.lease_call = worker.calls;
-        let number = worker.calls;
+        let number = worker.next_call();
+        worker.lease_call = number;
         self.call(party, number, StoreCall::RenewWorker(id));
     }
 
@@ -269,6 +293,7 @@ impl World {
             }
         }
         self.kill_runs(w);
+        self.workers[w].begun.clear();
         self.workers[w].life = None;
         self.workers[w].asking = None;
         self.push(self.now, Ev::To(party, Word::Lease));
@@ -281,6 +306,9 @@ impl World {
         let (most, fails) = shape.map_or((10, None), |shape| (shape.run_ms, shape.fails));
         let ends = self.now + self.rng.between(1, most);
         let status = outcome(&mut self.rng, fails);
+        if !self.has(Plant::MapAfterStart) {
+            self.workers[w].begun.insert(key);
+        }
         self.note(Note::Taken(key.0, key.1));
         self.note(Note::RunStarted(party, key.0, key.1));
         self.oracle.start(self.now, key, action, id);
@@ -296,6 +324,9 @@ impl World {
         let Some(action) = worker.runs.remove(&key) else {
             return;
         };
+        if self.has(Plant::MapAfterStart) {
+            self.workers[w].begun.insert(key);
+        }
         let party = self.worker_party(w);
         self.note(Note::RunEnded(party, key.0, key.1, status));
         self.oracle.stop(key);
@@ -480,7 +511,7 @@ impl World {
         self.say_hello();
     }
 
-    fn say_hello(&mut self) {
+    pub(crate) fn say_hello(&mut self) {
         for owner in 0..self.owners.len() {
             if self.owners[owner].is_alive() && !self.rng.chance(self.noise.lost) {
                 let party = self.owner_party(owner);

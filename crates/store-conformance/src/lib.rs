@@ -147,6 +147,7 @@ cases! { ($)
     workers::a_worker_may_drain_from_its_first_renewal_on,
     workers::workers_are_listed_by_name,
     workers::the_ends_of_workers_are_known,
+    slots::what_a_worker_had_begun_is_known,
     slots::slots_are_loaded_with_their_holders,
     slots::slots_follow_every_change,
     slots::a_lost_worker_is_seen,

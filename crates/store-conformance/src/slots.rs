@@ -10,7 +10,7 @@ use attune_core::{
 use super::support::{
     SHORT, World, cancel, end, eventually, grant, partitions, raw, revoke, worker_lease,
 };
-use attune_store::{ActiveRow, Batch, SlotRow, Store};
+use attune_store::{ActiveRow, Batch, SlotRow, Store, WorkerOver};
 use chrono::{DateTime, Utc};
 
 /// Every held slot is loaded with who holds it, and nothing that waits is.
@@ -303,6 +303,46 @@ pub async fn what_is_decided_has_the_time_of_its_owner(store: Arc<dyn Store>) {
     assert_eq!(times.collect::<Vec<_>>(), expected);
     let ended = store.find_execution(instant.id).await.unwrap().unwrap();
     assert_eq!(ended.created, accepted);
+}
+
+/// Whoever sees the end of a worker's process says what had begun there. What is not granted to the
+/// worker any more is not kept, and what was said first stands.
+pub async fn what_a_worker_had_begun_is_known(store: Arc<dyn Store>) {
+    let world = World::new(Arc::clone(&store)).await;
+    let action = world.action(0, "a").await;
+    let (gone, other) = (world.worker("gone").await, world.worker("other").await);
+    let first = Attempt(1);
+    let begun = (world.insert_running(&action, gone).await, first);
+    let never_begun = (world.insert_running(&action, gone).await, first);
+    let elsewhere = (world.insert_running(&action, other).await, first);
+    let over = async |worker| {
+        let ends = store.worker_ends().await.unwrap();
+        let end = ends.into_iter().find(|end| end.worker == worker).unwrap();
+        (end.ended, end.over)
+    };
+    assert_eq!(over(gone).await, (false, None));
+    let said = [
+        begun,
+        (begun.0, Attempt(2)),
+        elsewhere,
+        (ExecutionId(1 << 50), first),
+    ];
+    assert!(store.worker_over(gone, Some(&said)).await.unwrap());
+    let known = |begun| (true, Some(WorkerOver { begun }));
+    assert_eq!(over(gone).await, known(Some(vec![begun])));
+    assert!(is_over(&store, never_begun.0).await && !is_over(&store, elsewhere.0).await);
+
+    assert!(store.worker_over(gone, None).await.unwrap());
+    assert!(store.worker_over(gone, Some(&[never_begun])).await.unwrap());
+    assert_eq!(over(gone).await, known(Some(vec![begun])));
+
+    store.retire_worker(other).await.unwrap();
+    assert!(store.worker_over(other, None).await.unwrap());
+    assert_eq!(over(other).await, known(None));
+    let idle = world.worker("idle").await;
+    assert!(store.worker_over(idle, Some(&[])).await.unwrap());
+    assert_eq!(over(idle).await, known(Some(vec![])));
+    assert!(!store.worker_over(WorkerId::fresh(), None).await.unwrap());
 }
 
 /// A slice counts what lies in its range, whomever it belongs to, and says how far it has come.

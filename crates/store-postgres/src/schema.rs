@@ -146,6 +146,11 @@ fn migrations() -> Vec<Migration> {
             "additive_lists_without_id",
             include_str!("../../../migrations/postgres/0027_additive_lists_without_id.sql"),
         ),
+        (
+            28,
+            "additive_over",
+            include_str!("../../../migrations/postgres/0028_additive_over.sql"),
+        ),
     ];
     all.into_iter()
         .map(|(version, name, text)| {

@@ -120,6 +120,7 @@ statements! {
     VIOLATIONS = "violations",
     WAL_POSITION = "wal_position",
     WORKER_ENDS = "worker_ends",
+    WORKER_OVER = "worker_over",
     WORKERS = "workers",
     WRITE_POLICY_PROGRESS = "write_policy_progress",
 }

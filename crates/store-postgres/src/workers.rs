@@ -1,7 +1,7 @@
 //! Worker leases.
 
 use async_trait::async_trait;
-use attune_core::WorkerId;
+use attune_core::{Attempt, ExecutionId, WorkerId};
 use attune_store::{StoreError, WorkerLease, WorkerRow, WorkerStore};
 use uuid::Uuid;
 
@@ -63,6 +63,26 @@ impl WorkerStore for PostgresStore {
                     .await?;
                 Ok(())
             })
+            .await
+    }
+
+    async fn worker_over(
+        &self,
+        worker: WorkerId,
+        begun: Option<&[(ExecutionId, Attempt)]>,
+    ) -> Result<bool, StoreError> {
+        let (ids, attempts) = begun
+            .map(|begun| begun.iter().map(|(id, attempt)| (id.0, attempt.0)).unzip())
+            .map_or((None, None), |(ids, attempts): (Vec<i64>, Vec<i32>)| {
+                (Some(ids), Some(attempts))
+            });
+        let query = sqlx::query(sql::WORKER_OVER)
+            .bind(worker.0)
+            .bind(ids)
+            .bind(attempts);
+        let pool = self.db.lease.clone();
+        self.db
+            .run(async move { Ok(query.fetch_optional(&pool).await?.is_some()) })
             .await
     }
 

@@ -5,6 +5,8 @@ SELECT worker, pool, slots, draining, renewals, ended,
        CASE WHEN ended THEN 0.0
             ELSE unixepoch(expires_at, 'subsec')
                  - unixepoch(coalesce(renewed_at, started_at), 'subsec')
-       END AS ttl
+       END AS ttl,
+       over_at IS NOT NULL AS is_over,
+       CASE WHEN unixepoch(over_at, 'subsec') > unixepoch('now', 'subsec') - 600 THEN begun END AS begun
   FROM worker_lease
  WHERE NOT ended OR unixepoch(expires_at, 'subsec') > unixepoch('now', 'subsec') - 3600

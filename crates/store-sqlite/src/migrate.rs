@@ -115,6 +115,11 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
         "additive_grants",
         include_str!("../../../migrations/sqlite/0022_additive_grants.sql"),
     ),
+    (
+        23,
+        "additive_over",
+        include_str!("../../../migrations/sqlite/0023_additive_over.sql"),
+    ),
 ];
 
 fn migrator() -> Migrator {

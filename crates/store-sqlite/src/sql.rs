@@ -127,6 +127,7 @@ statements! {
     WORKERS = "workers",
     WORKERS_OVER = "workers_over",
     WORKER_ENDS = "worker_ends",
+    WORKER_OVER = "worker_over",
     WRITE_POLICY_PROGRESS = "write_policy_progress",
     WRITE_PROGRESS = "write_progress",
 }

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use attune_core::WorkerId;
+use attune_core::{Attempt, ExecutionId, WorkerId};
 use attune_store::{StoreError, WorkerLease, WorkerRow, WorkerStore};
 use sqlx::Row as _;
 use sqlx::sqlite::SqliteRow;
 
 use crate::error::Failure;
-use crate::rows::{duration, unsigned, uuid};
+use crate::rows::{duration, list, unsigned, uuid};
 use crate::sql;
 use crate::store::{Inner, SqliteStore};
 
@@ -42,6 +42,26 @@ impl WorkerStore for SqliteStore {
     async fn retire_worker(&self, worker: WorkerId) -> Result<(), StoreError> {
         let query = sqlx::query(sql::RETIRE_WORKER).bind(worker.to_string());
         self.execute(query).await
+    }
+
+    async fn worker_over(
+        &self,
+        worker: WorkerId,
+        begun: Option<&[(ExecutionId, Attempt)]>,
+    ) -> Result<bool, StoreError> {
+        let query = sqlx::query(sql::WORKER_OVER)
+            .bind(worker.to_string())
+            .bind(begun.map(|begun| list(begun.iter())));
+        self.task(async move |inner: Arc<Inner>| {
+            let done = inner
+                .writer
+                .run(move |connection| {
+                    Box::pin(async move { Ok(query.execute(connection).await?) })
+                })
+                .await?;
+            Ok(done.rows_affected() > 0)
+        })
+        .await
     }
 
     async fn workers(&self) -> Result<Vec<WorkerRow>, StoreError> {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use attune_core::WorkerId;
+use attune_core::{Attempt, ExecutionId, WorkerId};
 
 use crate::error::StoreError;
 
@@ -58,6 +58,18 @@ pub trait WorkerStore: Send + Sync {
     /// # Errors
     /// When the store fails.
     async fn retire_worker(&self, worker: WorkerId) -> Result<(), StoreError>;
+
+    /// Says that the process of a worker is gone, with everything that it ran, and which of its
+    /// grants have begun: with `None` nobody knows. Ends its lease. What was said first stands.
+    /// False when the store does not know the worker.
+    ///
+    /// # Errors
+    /// When the store fails.
+    async fn worker_over(
+        &self,
+        worker: WorkerId,
+        begun: Option<&[(ExecutionId, Attempt)]>,
+    ) -> Result<bool, StoreError>;
 
     /// Every worker whose row is kept, by name.
     ///

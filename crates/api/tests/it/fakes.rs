@@ -506,6 +506,14 @@ impl WorkerStore for Fake {
         })?
     }
 
+    async fn worker_over(
+        &self,
+        _: WorkerId,
+        _: Option<&[(ExecutionId, Attempt)]>,
+    ) -> Result<bool, StoreError> {
+        unreachable!("the API does not end workers")
+    }
+
     async fn retire_worker(&self, worker: WorkerId) -> Result<(), StoreError> {
         self.store(|state| state.retired.push(worker))
     }

@@ -2,8 +2,10 @@
 //! store's, and how it reads the bodies of what it has granted.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use super::*;
+use crate::stored::WorkerOver;
 
 impl World {
     pub(super) fn rows(&self, keep: impl Fn(&(StoredSlot, bool)) -> bool) -> Vec<StoredExecution> {
@@ -176,6 +178,7 @@ fn a_worker_that_came_and_went_between_two_looks_is_left_the_grace() {
         ttl: 0,
         ended: true,
         draining: false,
+        over: None,
     });
     world.owner.sweep.hurry(ended);
     world.pass(GRACE - 100, true);
@@ -190,6 +193,43 @@ fn a_worker_that_came_and_went_between_two_looks_is_left_the_grace() {
     world.owner.sweep.hurry(gone);
     world.pass(2_000, true);
     assert_eq!(world.taken_back.len(), 1);
+}
+
+#[test]
+fn nobody_waits_for_a_worker_whose_process_is_gone_and_what_had_begun_there_is_known() {
+    let worker = WorkerId::fresh();
+    let mut world = World::serving(2, worker);
+    let begun = (world.slots[0].0.id, world.slots[0].0.attempt);
+    world.workers.push(WorkerEnd {
+        worker,
+        pool: "default".to_owned(),
+        slots: 64,
+        renewals: 3,
+        ttl: 60_000,
+        ended: false,
+        draining: false,
+        over: None,
+    });
+    world.pass(3_000, true);
+    let end = world.workers.last_mut().expect("the worker of this test");
+    let begun = Arc::new(BTreeSet::from([begun]));
+    (end.ended, end.over) = (true, Some(WorkerOver { begun: Some(begun) }));
+    for (slot, _) in &mut world.slots {
+        slot.worker_over = true;
+    }
+    let said = world.now;
+    // What it has said last may be on its way for a moment.
+    world.pass(900, true);
+    assert_eq!(world.taken_back, []);
+    world.pass(3_000, true);
+    let when = world.taken_back.iter().map(|(_, at)| *at - said);
+    let when: Vec<_> = when.collect();
+    assert!(
+        when.len() == 2 && when.iter().all(|at| *at < 2_200),
+        "{when:?}"
+    );
+    let unbegun = world.slots.iter().map(|(slot, _)| slot.unbegun);
+    assert_eq!(unbegun.collect::<Vec<_>>(), [0, 1], "only the first counts");
 }
 
 #[test]

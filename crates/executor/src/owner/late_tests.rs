@@ -27,6 +27,7 @@ impl World {
             ttl: 3_000,
             ended: false,
             draining: false,
+            over: None,
         });
         worker
     }

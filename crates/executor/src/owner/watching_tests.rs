@@ -332,6 +332,7 @@ fn slot(place: u32, worker: WorkerId) -> StoredSlot {
         status: Status::Running,
         worker: Some(worker),
         worker_over: false,
+        never_begun: false,
         requested_at: 1_700_000_000_500,
         running_for: Some(500),
         cancel_requested: false,

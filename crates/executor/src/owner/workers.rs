@@ -4,12 +4,16 @@
 //! clock. So whoever watches the lease for as long, and a grace, without seeing it move knows that
 //! nothing runs under it any more, whatever the store's clock says. It then ends the lease in the
 //! store as it was seen; a renewal that comes first wins. Only from then on slots are taken back.
+//!
+//! Where it is stored that the process of a worker is gone with everything that it ran, nobody waits
+//! for that, and what never began there is known.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use attune_core::WorkerId;
 
-use attune_dispatch::Life;
+use attune_dispatch::{Key, Life};
 
 use super::watch::Watch;
 use super::{Call, Owner, Purpose, Reply};
@@ -23,6 +27,12 @@ const PERIOD: Millis = 500;
 /// is looked at once more instead of all the time.
 const AFTER_GRACE: Millis = 20;
 
+/// How long what a worker has said may be on its way after the end of its process, in milliseconds.
+const SAID: Millis = 1_000;
+
+/// Which grants of a worker have begun; `None` when nobody knows.
+type Begun = Option<Arc<BTreeSet<Key>>>;
+
 /// What was seen of the workers.
 #[derive(Debug, Default)]
 pub(super) struct Workers {
@@ -32,11 +42,12 @@ pub(super) struct Workers {
     at: Millis,
     /// Somebody has come since the look that is under way was asked for.
     comes_again: bool,
-    watch: Watch<WorkerId, i64>,
+    /// Whose renewals go on; the end of a process is a move as well.
+    watch: Watch<WorkerId, (i64, bool)>,
     /// The renewals of each, as they were seen last.
     renewals: BTreeMap<WorkerId, i64>,
-    /// Those whose leases are over, for as long as the grace takes.
-    lost: BTreeSet<WorkerId>,
+    /// Those whose leases are over, for as long as the grace takes, and what has begun there.
+    lost: BTreeMap<WorkerId, Begun>,
     /// Those who hold a slot, are over and were in no look, and since when that is known: they have
     /// come and gone since the last look, or their rows are no longer shown.
     unseen: BTreeMap<WorkerId, Millis>,
@@ -67,7 +78,10 @@ impl Workers {
                 let since = before.get(&worker).copied().unwrap_or(now);
                 self.unseen.insert(worker, since);
             }
-            slot.worker_over = self.lost.contains(&worker) || self.is_gone(worker);
+            let lost = self.lost.get(&worker);
+            slot.worker_over = lost.is_some() || self.is_gone(worker);
+            let begun = lost.and_then(Option::as_ref);
+            slot.never_begun = begun.is_some_and(|begun| !begun.contains(&(slot.id, slot.attempt)));
         }
     }
 
@@ -107,7 +121,9 @@ impl Owner {
     pub(super) fn ended_workers(&mut self, now: Millis, reply: Reply) {
         self.workers.is_ending = false;
         if let Reply::EndedWorkers(over) = reply {
-            self.workers.lost.extend(over);
+            for worker in over {
+                self.workers.lost.entry(worker).or_default();
+            }
             self.sweep.hurry(now);
         }
     }
@@ -115,9 +131,17 @@ impl Owner {
     fn look_at_workers(&mut self, (asked, now): (Millis, Millis), ends: &[WorkerEnd]) {
         let grace = self.options.reconcile.worker_grace;
         let watch = &mut self.workers.watch;
-        let counters = ends.iter().map(|end| (end.worker, end.renewals, 0));
+        let counters = ends
+            .iter()
+            .map(|end| (end.worker, (end.renewals, end.over.is_some()), 0));
         watch.look((asked, now), 2 * PERIOD, counters);
-        let left = |end: &WorkerEnd| end.ttl + grace - watch.still_for(&end.worker).unwrap_or(0);
+        let left = |end: &WorkerEnd| {
+            let holds = match end.over {
+                Some(_) => SAID,
+                None => end.ttl + grace,
+            };
+            holds - watch.still_for(&end.worker).unwrap_or(0)
+        };
         let (over, alive): (Vec<&WorkerEnd>, Vec<&WorkerEnd>) =
             ends.iter().partition(|end| left(end) <= 0);
         let next = alive.iter().map(|end| left(end) + AFTER_GRACE).min();
@@ -137,11 +161,13 @@ impl Owner {
         self.note_lives(ends, lives.collect());
 
         let ended = over.iter().filter(|end| end.ended);
-        let lost: BTreeSet<WorkerId> = ended.map(|end| end.worker).collect();
+        let begun = |end: &WorkerEnd| end.over.as_ref().and_then(|over| over.begun.clone());
+        let lost: BTreeMap<WorkerId, Begun> = ended.map(|end| (end.worker, begun(end))).collect();
         let mut unseen = self.workers.unseen.keys();
         let has_gone = unseen.any(|worker| self.workers.is_gone(*worker));
         // They may hold slots: the comparison shall not wait for its time.
-        if has_gone || !lost.is_subset(&self.workers.lost) {
+        let mut now_lost = lost.keys();
+        if has_gone || !now_lost.all(|worker| self.workers.lost.contains_key(worker)) {
             self.sweep.hurry(now);
         }
         self.workers.lost = lost;

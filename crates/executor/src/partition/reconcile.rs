@@ -306,7 +306,7 @@ impl Partition {
         };
         let (execution_id, attempt) = (row.id, row.attempt);
         match row.status {
-            // Whether it has begun, nobody can say any more.
+            // Unless somebody knows that it never began, it may have.
             _ if row.worker_over && row.worker.is_some() => {
                 out.push(Effect::Notice(Notice::WorkerLost {
                     execution_id,
@@ -314,7 +314,7 @@ impl Partition {
                     worker: row.worker,
                 }));
                 let lost = Lost {
-                    begun: true,
+                    begun: !row.never_begun,
                     keeps: true,
                     why: "its worker was lost",
                 };

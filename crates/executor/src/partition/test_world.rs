@@ -442,6 +442,7 @@ impl World {
             status,
             worker: self.stored.workers.get(&id).copied(),
             worker_over,
+            never_begun: false,
             requested_at: self.now,
             running_for: None,
             cancel_requested: false,

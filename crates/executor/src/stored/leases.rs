@@ -1,6 +1,10 @@
 //! Who is there, as it is stored: executors with their partitions, and workers.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use attune_core::{Epoch, OwnerId, PartitionId, WorkerId};
+use attune_dispatch::Key;
 
 use crate::queue::Millis;
 
@@ -73,4 +77,13 @@ pub struct WorkerEnd {
     pub ended: bool,
     /// Whether it takes nothing more, because it is about to stop.
     pub draining: bool,
+    /// Said when its process is known to be gone, with everything that it ran.
+    pub over: Option<WorkerOver>,
+}
+
+/// What is known of a worker whose process is gone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkerOver {
+    /// Which of its grants have begun; `None` when nobody knows.
+    pub begun: Option<Arc<BTreeSet<Key>>>,
 }

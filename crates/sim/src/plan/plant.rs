@@ -28,13 +28,15 @@ pub enum Plant {
     StaleResult,
     /// A worker forgets an end when the broker has confirmed it.
     ForgetConfirmed,
+    /// A worker writes down what has begun only when it has ended.
+    MapAfterStart,
     /// A client does not ask again when the broker has lost its call or the answer.
     AskOnce,
 }
 
 impl Plant {
     /// All of them, by the names they have on the command line.
-    pub const ALL: [(&'static str, Self); 13] = [
+    pub const ALL: [(&'static str, Self); 14] = [
         ("no-fence", Self::NoFence),
         ("bounce-delivered", Self::BounceDelivered),
         ("counter", Self::Counter),
@@ -47,6 +49,7 @@ impl Plant {
         ("cancel-db", Self::CancelDb),
         ("stale-result", Self::StaleResult),
         ("forget-confirmed", Self::ForgetConfirmed),
+        ("map-after-start", Self::MapAfterStart),
         ("ask-once", Self::AskOnce),
     ];
 }

@@ -1,9 +1,12 @@
 //! The leases of workers.
 
+use std::sync::Arc;
+
 use attune_core::WorkerId;
-use attune_executor::stored::WorkerEnd;
+use attune_executor::stored::{WorkerEnd, WorkerOver};
 
 use super::Store;
+use crate::former::Former;
 use crate::plan::Time;
 
 /// The lease of a worker: only somebody's decision ends it.
@@ -14,6 +17,8 @@ pub(super) struct WorkerLease {
     pub(super) renewals: i64,
     pub(super) ttl: Time,
     pub(super) ended: bool,
+    /// Said when its process is gone.
+    pub(super) over: Option<WorkerOver>,
 }
 
 impl Store {
@@ -28,6 +33,7 @@ impl Store {
             renewals: lease.renewals,
             ttl: lease.ttl,
             ended: lease.ended,
+            over: lease.over.clone(),
         })
         .collect()
     }
@@ -45,6 +51,16 @@ impl Store {
         over
     }
 
+    /// The process of a worker is gone. What was said first stands.
+    pub(crate) fn worker_over(&mut self, former: Former) {
+        if let Some(lease) = self.workers.get_mut(&former.worker) {
+            lease.ended = true;
+            lease.over.get_or_insert_with(|| WorkerOver {
+                begun: Some(Arc::new(former.begun)),
+            });
+        }
+    }
+
     /// Starts or renews the lease of a worker; false when it was ended.
     pub(crate) fn renew_worker(
         &mut self,
@@ -58,6 +74,7 @@ impl Store {
             renewals: 0,
             ttl,
             ended: false,
+            over: None,
         });
         lease.renewals += i64::from(!lease.ended);
         !lease.ended

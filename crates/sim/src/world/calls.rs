@@ -148,6 +148,11 @@ impl World {
                     .renew_worker(worker, ttl, (pool_name(pool), slots));
                 StoreReply::WorkerRenewed(renewed)
             }
+            StoreCall::WorkerOver(former) => {
+                let worker = former.worker;
+                self.store.worker_over(former);
+                StoreReply::WorkerIsOver(worker)
+            }
         }
     }
 
@@ -350,6 +355,6 @@ fn failed(call: &StoreCall, refused: bool) -> StoreReply {
                 words: "as it was planned".to_owned(),
             })))
         }
-        StoreCall::RenewWorker(_) => StoreReply::Failed,
+        StoreCall::RenewWorker(_) | StoreCall::WorkerOver(_) => StoreReply::Failed,
     }
 }

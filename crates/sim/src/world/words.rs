@@ -1,6 +1,7 @@
 //! What the parts of a run say to each other, and what is said of a run.
 
 use super::*;
+use crate::former::Former;
 
 /// What a run came across, to see that it was not idle.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -22,6 +23,8 @@ pub struct Seen {
     pub syncs: u64,
     /// Grants that nobody received.
     pub bounces: u64,
+    /// Killed workers of which the store was told.
+    pub over: u64,
     /// Grants ahead of a slot.
     pub ahead: u64,
     /// Grants that workers gave back.
@@ -59,6 +62,7 @@ impl Seen {
         self.unknown_commits += other.unknown_commits;
         self.syncs += other.syncs;
         self.bounces += other.bounces;
+        self.over += other.over;
         self.ahead += other.ahead;
         self.returns += other.returns;
         self.cancelled += other.cancelled;
@@ -101,6 +105,7 @@ pub(crate) enum StoreCall {
     Owner(OwnerId, Arc<Call>),
     Commit(Box<Written>),
     RenewWorker(WorkerId),
+    WorkerOver(Former),
 }
 
 /// A batch on its way into the store.
@@ -125,6 +130,7 @@ pub(crate) enum StoreReply {
     /// It cannot be reached, or gave up; whether it did anything is unknown.
     Failed,
     WorkerRenewed(bool),
+    WorkerIsOver(WorkerId),
 }
 
 /// What a process is told; it waits while the process stands still and dies with it.
@@ -148,6 +154,8 @@ pub(crate) enum Word {
     /// Hand everything over and end.
     Leave,
     Lease,
+    /// Look for lives of which the store is to be told.
+    Formers,
     /// The broker has closed the connection.
     Cut,
     /// Whether the broker can be reached has changed.

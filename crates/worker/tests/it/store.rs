@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
 
 use async_trait::async_trait;
-use attune_core::WorkerId;
+use attune_core::{Attempt, ExecutionId, WorkerId};
 use attune_store::{StoreError, WorkerLease, WorkerRow, WorkerStore};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
@@ -115,6 +115,17 @@ impl WorkerStore for TestStore {
             state.retired.push(worker);
         });
         Ok(())
+    }
+
+    async fn worker_over(
+        &self,
+        worker: WorkerId,
+        _: Option<&[(ExecutionId, Attempt)]>,
+    ) -> Result<bool, StoreError> {
+        Ok(self.change(|state| {
+            state.live.remove(&worker);
+            state.registered.contains(&worker)
+        }))
     }
 
     async fn workers(&self) -> Result<Vec<WorkerRow>, StoreError> {
