@@ -171,6 +171,9 @@ kill_worker() {
     await 30 "the worker is back after kill -9" is_another attune-worker.service "$pid"
     are_asleep 0 || die "programs of a worker that was killed run on"
     say "kill -9 of the worker: another was active after $(($(now_ms) - began)) ms, and nothing that it ran is left"
+    # Its lease would last for a minute.
+    await 30 "nobody waits for the lease of a worker that was killed" has_status abandoned
+    say "its slot was free at most $(($(now_ms) - began)) ms after kill -9"
     works
 }
 

@@ -343,6 +343,7 @@ async fn start_worker(
         kill_grace: worker.kill_grace(),
         drain: worker.drain(),
         work_dir: worker.work_dir_or_temp(),
+        state_dir: worker.state_dir_or_work_dir(),
         env_allow: worker.env_allow.clone(),
         fetch: fetch_command(&http),
         http,

@@ -139,6 +139,7 @@ pub(crate) const KEYS: &[Key] = &[
     seconds("worker.kill_grace_seconds", 1, 600),
     seconds("worker.drain_seconds", 0, DAY_SECONDS),
     optional("worker.work_dir", Kind::Folder),
+    optional("worker.state_dir", Kind::Folder),
     key("worker.http.allow_private_addresses", Kind::Switch),
     seconds("worker.http.timeout_seconds", 1, 3600),
     integer("worker.http.max_body_bytes", 1, BROKER_MAX_MESSAGE, "bytes"),

@@ -303,6 +303,8 @@ pub struct WorkerSettings {
     pub drain_seconds: u64,
     /// See [`work_dir_or_temp`](Self::work_dir_or_temp).
     pub work_dir: Option<PathBuf>,
+    /// See [`state_dir_or_work_dir`](Self::state_dir_or_work_dir).
+    pub state_dir: Option<PathBuf>,
     /// Bounds of `core.http.get`.
     pub http: WorkerHttpSettings,
     /// The worker's own variables that a run may see.
@@ -320,6 +322,13 @@ impl WorkerSettings {
     #[must_use]
     pub fn work_dir_or_temp(&self) -> PathBuf {
         self.work_dir.clone().unwrap_or_else(std::env::temp_dir)
+    }
+
+    /// Where it is noted what has begun.
+    #[must_use]
+    pub fn state_dir_or_work_dir(&self) -> PathBuf {
+        let state_dir = self.state_dir.clone();
+        state_dir.unwrap_or_else(|| self.work_dir_or_temp())
     }
 
     /// Between TERM and KILL when a run is ended.

@@ -481,6 +481,11 @@ impl<G: Granted> Entries<G> {
         self.entries.is_empty()
     }
 
+    /// Whether this one is not settled.
+    pub fn holds(&self, key: &Key) -> bool {
+        self.entries.contains_key(key)
+    }
+
     /// Whether the end of this one is not settled.
     pub fn is_unsettled(&self, key: &Key) -> bool {
         let entry = self.entries.get(key);

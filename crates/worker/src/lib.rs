@@ -17,8 +17,10 @@
 //! - **A completion is sent until it is confirmed**, under the same message id, and again while
 //!   it is not settled. Completions gather while one message is under way and travel together.
 
+mod begun;
 mod counters;
 mod error;
+mod former;
 pub mod guard;
 mod lease;
 mod options;

@@ -29,6 +29,10 @@ pub struct WorkerOptions {
     pub drain: Duration,
     /// Where each run gets a folder of its own; made where it is missing.
     pub work_dir: PathBuf,
+    /// Where it is noted what has begun, so that the slots of a worker that was killed come back
+    /// before the end of its lease; made where it is missing. What comes in its place must have the
+    /// same. Best in memory: it need not outlive the host.
+    pub state_dir: PathBuf,
     /// The worker's own variables that a run may see.
     pub env_allow: Vec<String>,
     /// Bounds of `core.http.get`.
@@ -85,6 +89,7 @@ impl Default for WorkerOptions {
             kill_grace: Duration::from_secs(5),
             drain: Duration::from_secs(30),
             work_dir: std::env::temp_dir(),
+            state_dir: std::env::temp_dir(),
             env_allow: ["PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR"]
                 .map(str::to_owned)
                 .into(),

@@ -14,10 +14,12 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::begun::note_of;
 use crate::counters::WorkerCounters;
 use crate::error::WorkerError;
+use crate::former::tell_of_former;
 use crate::guard::Guard;
-use crate::lease::Leases;
+use crate::lease::{Announce, Leases};
 use crate::options::WorkerOptions;
 use crate::outbox::Outbox;
 use crate::reporter::Reporter;
@@ -65,11 +67,15 @@ impl Worker {
         shutdown: CancellationToken,
         guard: Arc<Guard>,
     ) -> Result<WorkerHandle, WorkerError> {
-        let announce = {
+        let announce = || -> Announce {
             let (bus, pool) = (Arc::clone(&bus), options.pool.clone());
             Box::new(move |worker| say_hello(&bus, worker, &pool))
         };
-        let leases = Leases::new(&options, store, Arc::clone(&guard), announce);
+        // What came before may be why it was started.
+        let (state_dir, stop) = (options.state_dir.clone(), shutdown.child_token());
+        let telling = tell_of_former(state_dir, Arc::clone(&store), announce(), stop);
+        drop(tokio::spawn(telling));
+        let leases = Leases::new(&options, store, Arc::clone(&guard), announce());
         let leases = Arc::new(leases);
         let registered = leases
             .register(&shutdown)
@@ -92,6 +98,7 @@ impl Worker {
             counters: Arc::clone(&counters),
             max_message_bytes: options.max_message_bytes,
         };
+        let begun = note_of(&options, &guard, &life);
         // Beside everything else: nobody waits for it.
         drop(tokio::spawn(Room::remove_left(options.work_dir.clone())));
         let (troubles, shown) = watch::channel(None);
@@ -106,6 +113,7 @@ impl Worker {
             guard,
             began: Instant::now(),
             entries: Entries::new(options.slots),
+            begun,
             link: Some(link),
             life: Some(life),
             phase: Phase::Serving,

@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use attune_testkit::{Gate, System, Wiring, wait_for};
+use attune_testkit::{Gate, Setup, System, Wiring, wait_for};
 use serde_json::{Value, json};
 
-use crate::support::{all_are, limited, number, on_both_wirings};
+use crate::support::{all_are, limited, number, on_both_wirings, run, setup};
 
 on_both_wirings! {
     lost => embedded_lost_worker, cluster_lost_worker;
@@ -20,6 +20,48 @@ const REUSED_WITHIN: Duration = Duration::from_secs(10);
 /// How long a lease lasts, and the grace after it (see `Setup`).
 pub(crate) const LEASE: Duration = Duration::from_secs(3);
 pub(crate) const GRACE: Duration = Duration::from_secs(1);
+
+/// From the death of a worker until its slot is used again where somebody knows that it is dead: a start, two
+/// looks and a moment for what it had said, with time for a machine that has other things to do.
+const TOLD_WITHIN: Duration = Duration::from_secs(20);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn embedded_worker_that_was_killed_is_told_of() -> anyhow::Result<()> {
+    run(with_long_leases(Wiring::Embedded), told).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cluster_worker_that_was_killed_is_told_of() -> anyhow::Result<()> {
+    run(with_long_leases(Wiring::Cluster), told).await
+}
+
+fn with_long_leases(wiring: Wiring) -> Setup {
+    let setup = setup(wiring).set("worker.lease.ttl_seconds", "120");
+    setup.set("worker.lease.grace_seconds", "60")
+}
+
+/// Nobody waits for the lease of a worker of which nothing is left.
+async fn told(system: &System) -> anyhow::Result<()> {
+    let api = &system.api;
+    let mut gate = Gate::open().await?;
+    api.apply(&limited("it.told", &gate.run(), 1)).await?;
+    let id = api.submit("it.told", json!({})).await?.id;
+    let mut visitor = gate.next().await?;
+    for attempt in 2..4 {
+        let name = worker_of(system, "it.told").await?;
+        let killed = Instant::now();
+        system.crash(&name).await?;
+        visitor.gone().await?;
+        visitor = gate.next().await?;
+        let took = killed.elapsed();
+        ensure!(took < TOLD_WITHIN, "the slot was reused after {took:?}");
+        let seen = (visitor.execution_id, visitor.attempt);
+        ensure!(seen == (id, attempt), "{visitor:?}");
+    }
+    visitor.leave(0).await?;
+    api.until(id, "succeeded").await?;
+    Ok(())
+}
 
 /// The process of the worker that holds the only slot of an action.
 pub(crate) async fn worker_of(system: &System, action_ref: &str) -> anyhow::Result<String> {

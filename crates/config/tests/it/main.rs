@@ -112,6 +112,10 @@ fn the_defaults_are_the_promised_ones() {
     assert!(!settings.worker.name_or_host().is_empty());
     assert_eq!(settings.worker.work_dir_or_temp(), std::env::temp_dir());
     assert_eq!(
+        settings.worker.state_dir_or_work_dir(),
+        std::env::temp_dir()
+    );
+    assert_eq!(
         settings.worker.env_allow,
         ["PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR"]
     );

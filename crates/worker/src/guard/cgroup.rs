@@ -10,21 +10,47 @@ use std::time::{Duration, Instant};
 
 use attune_core::WorkerId;
 use attune_dispatch::Key;
+use rustix::process::Pid;
 use uuid::Uuid;
 
 /// How long the killed members of a group may take to be gone.
 const PATIENCE: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(2);
 
+/// The group that this process is in.
+///
+/// # Errors
+/// When there is no cgroup v2.
+pub(super) fn own() -> io::Result<PathBuf> {
+    let mounts = fs::read_to_string("/proc/self/mounts")?;
+    let own = fs::read_to_string("/proc/self/cgroup")?;
+    own_group(&mounts, &own).ok_or_else(|| none("no cgroup v2 is mounted"))
+}
+
+/// Who is in a group, and not in one below it.
+///
+/// # Errors
+/// When it cannot be read.
+pub(super) fn members(group: &Path) -> io::Result<Vec<Pid>> {
+    let text = fs::read_to_string(group.join("cgroup.procs"))?;
+    let members = text.lines().map(|line| {
+        // One of another namespace has no number here.
+        let number = line.parse().ok().and_then(Pid::from_raw);
+        number.ok_or_else(|| none("somebody in it cannot be seen"))
+    });
+    members.collect()
+}
+
+fn none(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::Unsupported, what.to_owned())
+}
+
 /// Makes the group of a worker below the one that this process is in.
 ///
 /// # Errors
 /// When there is no cgroup v2, or it may not be used.
 pub(super) fn make(mark: Uuid) -> io::Result<PathBuf> {
-    let none = |what: &str| io::Error::new(io::ErrorKind::Unsupported, what.to_owned());
-    let mounts = fs::read_to_string("/proc/self/mounts")?;
-    let own = fs::read_to_string("/proc/self/cgroup")?;
-    let own = own_group(&mounts, &own).ok_or_else(|| none("no cgroup v2 is mounted"))?;
+    let own = own()?;
     // Moving a process takes the right to write here, besides that to the new group.
     OpenOptions::new()
         .write(true)

@@ -25,6 +25,9 @@ pub(super) enum Line {
     Run(WorkerId, i32),
     /// Nothing is left of that group.
     Over(WorkerId, i32),
+    /// The file of what has begun under a lease, to be marked when nothing of it is left; none when
+    /// the file is not to be believed.
+    Begun(WorkerId, Option<PathBuf>),
 }
 
 impl fmt::Display for Line {
@@ -36,6 +39,8 @@ impl fmt::Display for Line {
             Self::Lost(lease) => write!(out, "lost {lease}"),
             Self::Run(lease, group) => write!(out, "run {lease} {group}"),
             Self::Over(lease, group) => write!(out, "over {lease} {group}"),
+            Self::Begun(lease, None) => write!(out, "begun {lease}"),
+            Self::Begun(lease, Some(file)) => write!(out, "begun {lease} {}", file.display()),
         }
     }
 }
@@ -57,6 +62,7 @@ impl Line {
             }
             ("lost", None) => Some(Self::Lost(WorkerId(id))),
             ("run", Some(group)) => Some(Self::Run(WorkerId(id), group.parse().ok()?)),
+            ("begun", file) => Some(Self::Begun(WorkerId(id), file.map(PathBuf::from))),
             ("over", Some(group)) => Some(Self::Over(WorkerId(id), group.parse().ok()?)),
             _ => None,
         }
@@ -77,6 +83,8 @@ mod tests {
             Line::Lost(lease),
             Line::Run(lease, i32::MAX),
             Line::Over(lease, 1),
+            Line::Begun(lease, Some(PathBuf::from("/run/a folder/file"))),
+            Line::Begun(lease, None),
         ] {
             let text = line.to_string();
             assert!(text.len() < 100, "{text}");

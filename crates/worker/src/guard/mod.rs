@@ -8,6 +8,9 @@
 //! become the program that it was to be (until then it holds the pipe too), so none is missed
 //! that was just being begun.
 //!
+//! When the worker is gone and nothing of what it ran is left, the guard marks the file of what had
+//! [begun](crate::begun): from then on others may say so.
+//!
 //! A guard that dies is replaced and told everything again. Without one, programs go on to be
 //! run and the worker warns: it still kills them itself when its lease ends.
 
@@ -22,7 +25,7 @@ mod tests;
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::io::{self, PipeWriter, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -40,6 +43,7 @@ use uuid::Uuid;
 
 use line::Line;
 pub(crate) use line::VARIABLE;
+pub(crate) use process::ends_in_its_place;
 pub use process::run;
 
 /// How long a guard may take to end after its worker has closed the pipe: its own patience with
@@ -85,6 +89,8 @@ struct Lease {
     /// Until when it may be trusted.
     until: Option<BootInstant>,
     groups: HashSet<i32>,
+    /// The file of what has begun under it.
+    begun: Option<PathBuf>,
 }
 
 impl Guard {
@@ -102,7 +108,6 @@ impl Guard {
     }
 
     fn start_with(command: Vec<OsString>, mark: Uuid, cgroup: Option<PathBuf>) -> Arc<Self> {
-        let is_wanted = !command.is_empty();
         let guard = Arc::new(Self {
             cgroup,
             command,
@@ -111,7 +116,7 @@ impl Guard {
             broken: Notify::new(),
             keeper: Mutex::default(),
         });
-        if is_wanted {
+        if guard.is_wanted() {
             let child = guard.spawn();
             let keeper = tokio::spawn(Arc::clone(&guard).keep(child));
             *guard.keeper.lock().unwrap_or_else(PoisonError::into_inner) = Some(keeper);
@@ -124,6 +129,31 @@ impl Guard {
         let mut state = self.state();
         state.leases.entry(lease).or_default().until = Some(until);
         self.tell(&mut state, &Line::Lease(lease, until));
+    }
+
+    /// Whether there is to be a guard process.
+    pub(crate) fn is_wanted(&self) -> bool {
+        !self.command.is_empty()
+    }
+
+    /// What every program of this worker carries.
+    pub(crate) fn carried(&self) -> Uuid {
+        self.mark
+    }
+
+    /// In which each run has its own.
+    pub(crate) fn cgroup(&self) -> Option<&Path> {
+        self.cgroup.as_deref()
+    }
+
+    /// The file of what has begun under a lease, which the guard marks when the worker was killed and
+    /// nothing of it is left; none when the file is not to be believed.
+    pub(crate) fn begun(&self, lease: WorkerId, file: Option<PathBuf>) {
+        let mut state = self.state();
+        if let Some(known) = state.leases.get_mut(&lease) {
+            known.begun.clone_from(&file);
+        }
+        self.tell(&mut state, &Line::Begun(lease, file));
     }
 
     /// A lease is lost; what still runs under it is killed.
@@ -254,6 +284,8 @@ impl Guard {
         for (id, lease) in &state.leases {
             lines.extend(lease.until.map(|until| Line::Lease(*id, until)));
             lines.extend(lease.groups.iter().map(|group| Line::Run(*id, *group)));
+            let file = lease.begun.clone();
+            lines.extend(file.map(|file| Line::Begun(*id, Some(file))));
         }
         let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
         state.untold = text.into_bytes();
@@ -363,7 +395,7 @@ impl Watched {
             // Who is not in the cgroup is found by its mark.
             let _ = entering.await;
         }
-        let is_hunted = is_hunted && !self.guard.command.is_empty();
+        let is_hunted = is_hunted && self.guard.is_wanted();
         let mark = self.guard.mark(self.lease, self.key);
         let cgroup = self.cgroup.clone();
         if cgroup.is_none() && !is_hunted {

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use attune_core::WorkerId;
@@ -11,11 +11,15 @@ use attune_runtime::clock::{BootInstant, BootTimer};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{FileType, OFlags, fcntl_getfl, fcntl_setfl, fstat};
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, getppid, kill_process, kill_process_group};
+use rustix::process::{
+    Pid, Signal, getpid, getppid, kill_process, kill_process_group, test_kill_process,
+};
 use tokio::signal::unix::{SignalKind, signal};
+use uuid::Uuid;
 
 use super::line::Line;
 use super::{cgroup, hunt};
+use crate::begun;
 
 /// Read at once: all that a pipe can hold, so that one read takes everything that was written
 /// before it.
@@ -113,6 +117,8 @@ struct Lease {
     /// Until when it may be trusted.
     until: BootInstant,
     groups: HashSet<i32>,
+    /// To be marked when nothing of it is left.
+    begun: Option<PathBuf>,
 }
 
 impl Watch {
@@ -141,6 +147,7 @@ impl Watch {
                 let unknown = || Lease {
                     until,
                     groups: HashSet::new(),
+                    begun: None,
                 };
                 self.leases.entry(lease).or_insert_with(unknown).until = until;
             }
@@ -156,6 +163,11 @@ impl Watch {
                     self.end(lease, "it was begun after the end of the lease");
                 }
             },
+            Line::Begun(lease, file) => {
+                if let Some(known) = self.leases.get_mut(&lease) {
+                    known.begun = file;
+                }
+            }
             Line::Over(lease, group) => {
                 if let Some(known) = self.leases.get_mut(&lease) {
                     known.groups.remove(&group);
@@ -211,11 +223,25 @@ impl Watch {
         killed.tell(&lease.to_string(), why);
     }
 
-    /// The worker is gone: kills everything that it ran.
+    /// The worker is gone: kills everything that it ran, and marks the files of what had begun.
     fn end_all(&mut self) {
-        let groups = self.leases.drain().flat_map(|(_, lease)| lease.groups);
+        let leases = std::mem::take(&mut self.leases);
+        let groups = leases.values().flat_map(|lease| lease.groups.iter());
+        let groups: Vec<i32> = groups.copied().collect();
         let killed = kill_all(groups, self.cgroup.take(), &format!("{}:", self.mark));
         killed.tell("all", "its worker is gone");
+        let files = leases.into_values().filter_map(|lease| lease.begun);
+        for file in files.filter(|_| killed.is_all) {
+            match begun::mark(&file) {
+                // A worker that stops removes it first.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => {
+                    let path = file.display();
+                    tracing::warn!(%path, %error, "a worker's slots come back with the end of its lease");
+                }
+                Ok(()) => {}
+            }
+        }
     }
 }
 
@@ -270,4 +296,39 @@ fn kill_group(group: i32) {
         // It fails when nobody is left in the group, which is what is wanted.
         let _ = kill_process_group(group, Signal::KILL);
     }
+}
+
+/// Does the work of a guard that was killed together with its worker, whose runs were in `cgroup` and
+/// whose programs carry `mark`: kills what is left. Whether nothing is left, for sure: this process must be of
+/// the same service, and alone in it, so that its manager has killed what was never in a group of its own. Blocks.
+pub(crate) fn ends_in_its_place(mark: Uuid, cgroup: &Path) -> bool {
+    let is_next = cgroup::own().is_ok_and(|own| {
+        cgroup.parent() == Some(own.as_path()) && cgroup::members(&own).is_ok_and(are_begun_here)
+    });
+    if !is_next {
+        return false;
+    }
+    let killed = kill_all([], Some(cgroup.to_owned()), &format!("{mark}:"));
+    killed.tell("all", "their worker and its guard are gone");
+    killed.is_all
+}
+
+/// Whether all of these are this process, and what it has begun.
+pub(super) fn are_begun_here(processes: Vec<Pid>) -> bool {
+    processes.into_iter().all(|process| {
+        let mut next = Some(process);
+        while let Some(of) = next.filter(|of| *of != getpid()) {
+            next = parent(of);
+        }
+        // One that has ended meanwhile has no parent either.
+        next.is_some() || test_kill_process(process).is_err()
+    })
+}
+
+/// The parent of a process.
+fn parent(process: Pid) -> Option<Pid> {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.as_raw_pid())).ok()?;
+    // Behind its name, which may be anything, stand its state and its parent.
+    let (_, rest) = stat.rsplit_once(')')?;
+    Pid::from_raw(rest.split_whitespace().nth(1)?.parse().ok()?)
 }

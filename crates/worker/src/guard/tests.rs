@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
+use attune_core::{Attempt, ExecutionId};
 use attune_store::{StoreError, WorkerLease, WorkerRow, WorkerStore};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
@@ -11,6 +12,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio_util::sync::CancellationToken;
 
 use super::*;
+use crate::begun::{BegunMap, Former, former};
 use crate::lease::Leases;
 use crate::options::WorkerOptions;
 
@@ -31,7 +33,7 @@ fn command() -> Vec<OsString> {
 }
 
 fn key(id: i64) -> Key {
-    (attune_core::ExecutionId(id), attune_core::Attempt(1))
+    (ExecutionId(id), Attempt(1))
 }
 
 /// A program that leads a group of its own; it carries a mark only if it is given one.
@@ -62,6 +64,11 @@ fn start() -> Arc<Guard> {
 }
 
 impl Guard {
+    /// Without a process.
+    pub(crate) fn none() -> Arc<Self> {
+        Self::start_with(Vec::new(), Uuid::now_v7(), None)
+    }
+
     fn process(&self) -> Pid {
         let id = self.state().process.unwrap().try_into().unwrap();
         Pid::from_raw(id).unwrap()
@@ -334,6 +341,14 @@ impl WorkerStore for Store {
         Ok(())
     }
 
+    async fn worker_over(
+        &self,
+        _: WorkerId,
+        _: Option<&[(ExecutionId, Attempt)]>,
+    ) -> Result<bool, StoreError> {
+        Ok(true)
+    }
+
     async fn workers(&self) -> Result<Vec<WorkerRow>, StoreError> {
         Ok(Vec::new())
     }
@@ -410,4 +425,55 @@ async fn who_left_before_the_cgroup_was_entered_is_found_by_its_mark() {
     assert!(left.is_gone());
     killed(left.program).await;
     guard.close().await;
+}
+
+/// As long as something may be left, nobody may give its slot to others.
+#[tokio::test]
+async fn what_had_begun_may_be_told_when_the_worker_is_gone_and_nothing_of_it_is_left() {
+    let dir = tempfile::tempdir().unwrap();
+    let guard = start();
+    let lives = [(); 3].map(|()| WorkerId::fresh());
+    let [killed_with_it, lost, unwritten] = lives;
+    let maps = lives.map(|life| {
+        guard.trust(life, boot_in(Duration::from_secs(3600)));
+        let mut map = BegunMap::make(dir.path(), life, &guard).unwrap();
+        guard.begun(life, Some(map.path().to_owned()));
+        map.begins(key(7), |_| true).unwrap();
+        map
+    });
+    guard.lost(lost);
+    guard.begun(unwritten, None);
+    // Its successor is told everything once more.
+    let first = guard.process();
+    kill_process(first, Signal::KILL).unwrap();
+    guard.is_replaced(first).await;
+    let running = program(None);
+    let _watched = guard.watch(killed_with_it, key(7), id(&running));
+    assert_eq!(former(dir.path()).unwrap(), []);
+    guard.ends().await;
+    killed(running).await;
+    let expected = Former {
+        worker: killed_with_it,
+        path: maps[0].path().to_owned(),
+        begun: Some(vec![key(7)]),
+    };
+    assert_eq!(former(dir.path()).unwrap(), [expected]);
+}
+
+#[tokio::test]
+async fn in_the_place_of_a_guard_comes_only_who_is_alone() {
+    let child = program(None);
+    let own = rustix::process::getpid();
+    let child_id = Pid::from_raw(id(&child)).unwrap();
+    assert!(process::are_begun_here(vec![own, child_id]));
+    // Whoever was there before is the child of somebody else.
+    assert!(!process::are_begun_here(vec![own, Pid::INIT]));
+    assert!(!process::are_begun_here(vec![
+        rustix::process::getppid().unwrap()
+    ]));
+    // Below another group nothing of a former worker is this one's to judge.
+    assert!(!ends_in_its_place(
+        Uuid::now_v7(),
+        Path::new("/sys/fs/cgroup/elsewhere/attune-x")
+    ));
 }

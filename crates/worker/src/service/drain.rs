@@ -102,6 +102,8 @@ impl Service {
                 "completions could not be reported in time"
             );
         }
+        // Nobody needs it any more, and its guard would mark it.
+        self.begun = None;
         // Before the lease: what a run left behind must be gone when others get the slots.
         self.guard.close().await;
         match self.life.or(self.pending.killed) {

@@ -220,20 +220,35 @@ impl Service {
         let serving = matches!(self.phase, Phase::Serving) && !self.stuck.is_stuck();
         // Runs of a life before may still be on their way out.
         while serving && self.runs.len() < self.options.slots && self.outbox.has_room() {
-            // Looked at right before each start: nothing begins under a lease that may be over.
-            if life.is_over() {
-                return;
-            }
             let now = self.now();
             let Some(Held(grant)) = self.entries.begin_next(now) else {
                 return;
             };
             self.pending.has_changed = true;
+            self.note_begun(&life, grant.key());
+            // Looked at right before each start: nothing begins under a lease that may be over. Then
+            // this grant is forgotten with everything else that the life held.
+            if life.is_over() {
+                return;
+            }
             self.counters.runs.add(1);
             self.runs.record_taken(grant.key(), life.worker());
             if let Some(finished) = self.runs.start(grant, &life) {
                 self.finished(finished);
             }
+        }
+    }
+
+    /// Writes down that a grant begins. Where that cannot be done, nobody shall believe what is
+    /// written there already.
+    fn note_begun(&mut self, life: &Life, key: Key) {
+        let entries = &self.entries;
+        let Some(map) = &mut self.begun else { return };
+        if let Err(error) = map.begins(key, |key| entries.holds(key)) {
+            let path = map.path().display();
+            tracing::warn!(%path, %error, "what begins is not written down; should this worker be killed, its slots come back with the end of its lease");
+            self.guard.begun(life.worker(), None);
+            self.begun = None;
         }
     }
 

@@ -20,6 +20,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::begun::{BegunMap, note_of};
 use crate::counters::WorkerCounters;
 use crate::error::WorkerError;
 use crate::guard::Guard;
@@ -47,6 +48,8 @@ pub(crate) struct Service {
     pub(crate) began: Instant,
     /// What the life holds, until it is settled.
     pub(crate) entries: Entries<Held>,
+    /// What the life has begun, for whoever comes after it, if that is written down.
+    pub(crate) begun: Option<BegunMap>,
     /// Where the life hears from owners; it ends with the life, or with the bus.
     pub(crate) link: Option<Link>,
     /// The life to which is granted; none while a fresh one is being registered.
@@ -236,6 +239,7 @@ impl Service {
             self.runs.record_lost(life.worker());
         }
         self.link = None;
+        self.begun = None;
         self.entries = Entries::new(self.options.slots);
         self.outbox.let_go();
         let grace = self.options.lease_margin() + self.options.lease_grace;
@@ -253,6 +257,7 @@ impl Service {
                 say_hello(&self.bus, life.worker(), &self.options.pool);
                 // Whether it takes anything may have changed since its row was written.
                 life.hurry();
+                self.begun = note_of(&self.options, &self.guard, &life);
                 (self.life, self.link) = (Some(life), Some(link));
             }
             Ok(None) => {}

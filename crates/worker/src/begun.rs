@@ -1,0 +1,352 @@
+//! Which grants of a life have begun, in a file that outlives its process.
+//!
+//! A grant is written down before it begins. So when the process is gone, whoever finds the file knows
+//! what may have begun, and that everything else never did. Nothing is flushed to the disk: what the
+//! kernel was given outlives the process. It does not outlive the host, so a file of another boot says
+//! only that nothing of its life is left.
+//!
+//! That a process is gone says nothing of what it ran. Its [guard](crate::guard) marks the file when
+//! it has killed all of that, and without its mark the file counts for nothing. Where the guard was
+//! killed too, as systemd does it, whoever comes next in the same service does what is left to do.
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use attune_core::{Attempt, ExecutionId, WorkerId};
+use attune_dispatch::Key;
+use rustix::process::geteuid;
+use uuid::Uuid;
+
+use crate::guard::{self, Guard};
+use crate::lease::Life;
+use crate::options::WorkerOptions;
+
+/// The first bytes of a file, and the version of what follows.
+const MAGIC: [u8; 8] = *b"attlife1";
+/// Where the id of the boot stands.
+const BOOT: std::ops::Range<usize> = 8..24;
+/// Where the guard writes its mark.
+const MARK: usize = 24;
+/// Where it stands what all programs of the worker carry.
+const CARRIED: std::ops::Range<usize> = 32..48;
+/// Where the namespace of the worker's cgroup stands, and the length of its path; zero without one.
+const NAMESPACE: std::ops::Range<usize> = 48..56;
+const LENGTH: std::ops::Range<usize> = 56..58;
+/// Where the path begins.
+const PATH: usize = 64;
+/// In front of the first record, in bytes.
+const HEADER: usize = PATH + MAX_PATH;
+/// An id, an attempt, and what shows that both are whole, in bytes.
+const RECORD: usize = 16;
+/// How many records a file has before those are looked for whose places can be used again.
+const FIRST_LOOK: usize = 1024;
+/// The longest path, in bytes: a guard is told it in one line.
+const MAX_PATH: usize = 1024;
+/// How long a file lies there that nobody has marked and nobody holds: its guard was killed too.
+const LEFT_FOR: Duration = Duration::from_secs(24 * 3600);
+
+/// The file of one life. It goes away with this value; a process that is killed leaves it.
+#[derive(Debug)]
+pub(crate) struct BegunMap {
+    path: PathBuf,
+    /// Locked: its process lives.
+    file: File,
+    /// What stands in each place.
+    records: Vec<Key>,
+    /// Places whose records nobody needs any more.
+    free: Vec<usize>,
+    /// So many records, and those are looked for again.
+    next_look: usize,
+}
+
+impl BegunMap {
+    /// Makes the file of a life in the folder of this user below `state_dir`, which is made where
+    /// it is missing. Blocks.
+    ///
+    /// # Errors
+    /// When it cannot be made, or the folder is not this user's alone.
+    pub(crate) fn make(state_dir: &Path, life: WorkerId, guard: &Guard) -> io::Result<Self> {
+        fs::create_dir_all(state_dir)?;
+        let folder = std::path::absolute(folder_in(state_dir))?;
+        match DirBuilder::new().mode(0o700).create(&folder) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        if !is_own(&folder)? {
+            return Err(io::Error::other(format!(
+                "the folder {} must belong to this user alone",
+                folder.display()
+            )));
+        }
+        let path = folder.join(life.to_string());
+        if path.as_os_str().len() > MAX_PATH {
+            return Err(io::Error::other("the path of the folder is too long"));
+        }
+        let mut new = OpenOptions::new();
+        let file = new.write(true).create_new(true).mode(0o600).open(&path)?;
+        let map = Self {
+            path,
+            file,
+            records: Vec::new(),
+            free: Vec::new(),
+            next_look: FIRST_LOOK,
+        };
+        map.file.try_lock().map_err(io::Error::other)?;
+        map.file.write_all_at(&header(guard)?, 0)?;
+        Ok(map)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Writes down that a grant is about to begin. `is_held` says of others whether they are still
+    /// held; the records of those that are not may be overwritten: nobody asks for them again.
+    ///
+    /// # Errors
+    /// When it cannot be written. Then the file must not be believed any more.
+    pub(crate) fn begins(&mut self, key: Key, is_held: impl Fn(&Key) -> bool) -> io::Result<()> {
+        if self.free.is_empty() && self.records.len() >= self.next_look {
+            let places = self.records.iter().enumerate();
+            let gone = places.filter(|(_, key)| !is_held(key));
+            self.free.extend(gone.map(|(place, _)| place));
+            // Looking costs as much as there are records, so it pays only when half of them go.
+            let kept = self.records.len() - self.free.len();
+            self.next_look = (2 * kept).max(FIRST_LOOK);
+        }
+        let place = match self.free.pop() {
+            Some(place) => {
+                self.records[place] = key;
+                place
+            }
+            None => {
+                self.records.push(key);
+                self.records.len() - 1
+            }
+        };
+        let at = HEADER + place * RECORD;
+        self.file.write_all_at(&record(key), at as u64)
+    }
+}
+
+impl Drop for BegunMap {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_file(&self.path) {
+            let path = self.path.display();
+            tracing::warn!(%path, %error, "the file of what a worker has begun stays");
+        }
+    }
+}
+
+/// The file of a life, known to its guard. None where that cannot be: then the slots of a worker that was
+/// killed come back with the end of its lease. Blocks.
+pub(crate) fn note_of(options: &WorkerOptions, guard: &Guard, life: &Life) -> Option<BegunMap> {
+    if !guard.is_wanted() {
+        return None;
+    }
+    match BegunMap::make(&options.state_dir, life.worker(), guard) {
+        Ok(map) => {
+            guard.begun(life.worker(), Some(map.path.clone()));
+            Some(map)
+        }
+        Err(error) => {
+            let path = options.state_dir.display();
+            tracing::warn!(
+                %path,
+                %error,
+                "worker.state_dir: what begins is not written down; should this worker be killed, \
+                 its slots come back with the end of its lease"
+            );
+            None
+        }
+    }
+}
+
+/// The life of a worker whose process is gone, with everything that it ran.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Former {
+    pub(crate) worker: WorkerId,
+    pub(crate) path: PathBuf,
+    /// Which grants have begun, and perhaps others that were settled; `None` when nobody knows.
+    pub(crate) begun: Option<Vec<Key>>,
+}
+
+/// The lives below `state_dir` of which nothing is left. Blocks.
+///
+/// # Errors
+/// When the folder cannot be read. One that is missing, or somebody else's, has nothing in it.
+pub(crate) fn former(state_dir: &Path) -> io::Result<Vec<Former>> {
+    let folder = folder_in(state_dir);
+    match is_own(&folder) {
+        Ok(true) => {}
+        Ok(false) => return Ok(Vec::new()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    }
+    let boot = boot()?;
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let Some(worker) = name.to_str().and_then(|name| name.parse::<Uuid>().ok()) else {
+            continue;
+        };
+        let path = entry.path();
+        match read(&path, boot) {
+            Ok(Some(begun)) => found.push(Former {
+                worker: WorkerId(worker),
+                path,
+                begun,
+            }),
+            Ok(None) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => {
+                let path = path.display();
+                tracing::warn!(%path, %error, "what a worker has begun cannot be read");
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Marks the file of a life: nothing of it is left.
+///
+/// # Errors
+/// When it cannot be written.
+pub(crate) fn mark(path: &Path) -> io::Result<()> {
+    let file = OpenOptions::new().write(true).open(path)?;
+    file.write_all_at(&[1], MARK as u64)
+}
+
+/// What a file says of its life; nothing while something of it may be left.
+fn read(path: &Path, boot: Uuid) -> io::Result<Option<Option<Vec<Key>>>> {
+    let mut file = File::open(path)?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    // One that is shorter is being made, or was when its process ended, which then had run nothing.
+    let Some((header, records)) = bytes.split_at_checked(HEADER) else {
+        return Ok(None);
+    };
+    if header[..MAGIC.len()] != MAGIC {
+        return Ok(None);
+    }
+    if header[BOOT] != *boot.as_bytes() {
+        return Ok(Some(None));
+    }
+    if header[MARK] == 0 {
+        if file.try_lock().is_err() {
+            return Ok(None);
+        }
+        let in_its_place = cgroup_in(header)?.is_some_and(|cgroup| {
+            let carried = &header[CARRIED];
+            Uuid::from_slice(carried).is_ok_and(|mark| guard::ends_in_its_place(mark, &cgroup))
+        });
+        if !in_its_place {
+            let age = file.metadata()?.modified()?.elapsed();
+            if age.is_ok_and(|age| age > LEFT_FOR) {
+                fs::remove_file(path)?;
+            }
+            return Ok(None);
+        }
+        // Should the store be away now, nobody has to do it again.
+        mark(path)?;
+    }
+    Ok(Some(keys(records)))
+}
+
+/// What stands in front of the records.
+fn header(guard: &Guard) -> io::Result<[u8; HEADER]> {
+    let mut header = [0; HEADER];
+    header[..MAGIC.len()].copy_from_slice(&MAGIC);
+    header[BOOT].copy_from_slice(boot()?.as_bytes());
+    header[CARRIED].copy_from_slice(guard.carried().as_bytes());
+    let cgroup = guard.cgroup().map(|path| path.as_os_str().as_bytes());
+    if let Some(path) = cgroup.filter(|path| path.len() <= MAX_PATH) {
+        let length = u16::try_from(path.len()).unwrap_or(0);
+        header[NAMESPACE].copy_from_slice(&namespace()?.to_le_bytes());
+        header[LENGTH].copy_from_slice(&length.to_le_bytes());
+        header[PATH..PATH + path.len()].copy_from_slice(path);
+    }
+    Ok(header)
+}
+
+/// The cgroup of the worker, where its path means the same to this process. A namespace of the same number
+/// is the same one, or the former one is gone with all that was in it.
+fn cgroup_in(header: &[u8]) -> io::Result<Option<PathBuf>> {
+    let bytes = header[LENGTH].try_into().map_err(io::Error::other)?;
+    let length = usize::from(u16::from_le_bytes(bytes));
+    if length == 0 || header[NAMESPACE] != namespace()?.to_le_bytes() {
+        return Ok(None);
+    }
+    let path = header.get(PATH..PATH + length);
+    Ok(path.map(|path| PathBuf::from(OsStr::from_bytes(path))))
+}
+
+/// The number of the namespace that the cgroups of this process are in.
+fn namespace() -> io::Result<u64> {
+    Ok(fs::metadata("/proc/self/ns/cgroup")?.ino())
+}
+
+/// The keys of all records; `None` when one of them is not whole.
+fn keys(records: &[u8]) -> Option<Vec<Key>> {
+    let (records, rest) = records.as_chunks::<RECORD>();
+    let mut keys = HashMap::new();
+    for bytes in records.iter().filter(|bytes| **bytes != [0; RECORD]) {
+        let (id, attempt) = (i64_of(&bytes[..8])?, i32_of(&bytes[8..12])?);
+        let key = (ExecutionId(id), Attempt(attempt));
+        if record(key) != *bytes {
+            return None;
+        }
+        keys.insert(key, ());
+    }
+    rest.is_empty().then(|| keys.into_keys().collect())
+}
+
+fn i64_of(bytes: &[u8]) -> Option<i64> {
+    bytes.try_into().ok().map(i64::from_le_bytes)
+}
+
+fn i32_of(bytes: &[u8]) -> Option<i32> {
+    bytes.try_into().ok().map(i32::from_le_bytes)
+}
+
+fn record((ExecutionId(id), Attempt(attempt)): Key) -> [u8; RECORD] {
+    let mut bytes = [0; RECORD];
+    let (id, attempt) = (id.to_le_bytes(), attempt.to_le_bytes());
+    bytes[..8].copy_from_slice(&id);
+    bytes[8..12].copy_from_slice(&attempt);
+    // Not zero for any key, so that a hole in the file is none.
+    for (place, byte) in bytes[12..].iter_mut().enumerate() {
+        *byte = !(id[place] ^ id[place + 4] ^ attempt[place]);
+    }
+    bytes
+}
+
+/// Where the lives of this user are.
+fn folder_in(state_dir: &Path) -> PathBuf {
+    state_dir.join(format!("attune-lives-{}", geteuid().as_raw()))
+}
+
+/// Whether a folder is this user's, and nobody else can enter it: whoever can would say of a life that
+/// goes on that it is over.
+fn is_own(folder: &Path) -> io::Result<bool> {
+    let found = fs::symlink_metadata(folder)?;
+    let is_closed = found.mode() & 0o077 == 0;
+    Ok(found.is_dir() && found.uid() == geteuid().as_raw() && is_closed)
+}
+
+/// The id of this boot of the host.
+fn boot() -> io::Result<Uuid> {
+    let text = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    text.trim().parse().map_err(io::Error::other)
+}
+
+#[cfg(test)]
+#[path = "begun_tests.rs"]
+mod tests;

@@ -1,0 +1,151 @@
+use std::collections::BTreeSet;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+use tempfile::TempDir;
+
+use super::*;
+
+fn key(id: i64) -> Key {
+    (ExecutionId(id), Attempt(1))
+}
+
+/// A file whose process was killed.
+fn left(dir: &TempDir, life: WorkerId, begun: &[Key]) -> PathBuf {
+    let mut map = BegunMap::make(dir.path(), life, &Guard::none()).unwrap();
+    for key in begun {
+        map.begins(*key, |_| true).unwrap();
+    }
+    // As the kernel does it: the lock goes, and the file stays.
+    let kept = map.path.with_extension("kept");
+    fs::hard_link(&map.path, &kept).unwrap();
+    let path = map.path.clone();
+    drop(map);
+    fs::rename(&kept, &path).unwrap();
+    path
+}
+
+fn begun(dir: &TempDir) -> Vec<(WorkerId, Option<BTreeSet<Key>>)> {
+    let former = former(dir.path()).unwrap();
+    let begun = former.into_iter().map(|it| {
+        let begun = it.begun.map(|keys| keys.into_iter().collect());
+        (it.worker, begun)
+    });
+    begun.collect()
+}
+
+#[test]
+fn only_a_file_that_was_marked_says_what_has_begun() {
+    let dir = tempfile::tempdir().unwrap();
+    assert_eq!(begun(&dir), [], "there is no folder");
+    let life = WorkerId::fresh();
+    let path = left(
+        &dir,
+        life,
+        &[key(1), key(i64::MAX), (ExecutionId(1), Attempt(i32::MAX))],
+    );
+    assert_eq!(begun(&dir), [], "something of it may be left");
+    mark(&path).unwrap();
+    let expected = [key(1), key(i64::MAX), (ExecutionId(1), Attempt(i32::MAX))];
+    let expected = [(life, Some(BTreeSet::from(expected)))];
+    assert_eq!(begun(&dir), expected);
+    // One that goes on, and one that went away by itself.
+    let _alive = BegunMap::make(dir.path(), WorkerId::fresh(), &Guard::none()).unwrap();
+    drop(BegunMap::make(dir.path(), WorkerId::fresh(), &Guard::none()).unwrap());
+    assert_eq!(begun(&dir), expected);
+}
+
+#[test]
+fn of_another_boot_nothing_is_left_and_nobody_knows_what_had_begun() {
+    let dir = tempfile::tempdir().unwrap();
+    let life = WorkerId::fresh();
+    let path = left(&dir, life, &[key(1)]);
+    let file = OpenOptions::new().write(true).open(&path).unwrap();
+    file.write_all_at(&[0; 16], BOOT.start as u64).unwrap();
+    assert_eq!(begun(&dir), [(life, None)]);
+}
+
+#[test]
+fn what_is_not_whole_is_not_believed() {
+    for at in [HEADER, HEADER + 8, HEADER + 12, HEADER + RECORD] {
+        let dir = tempfile::tempdir().unwrap();
+        let life = WorkerId::fresh();
+        let path = left(&dir, life, &[key(1 << 40)]);
+        mark(&path).unwrap();
+        let file = OpenOptions::new().write(true).open(&path).unwrap();
+        file.write_all_at(&[0xA5], at as u64).unwrap();
+        assert_eq!(begun(&dir), [(life, None)], "a wrong byte at {at}");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = left(&dir, WorkerId::fresh(), &[]);
+    fs::write(&path, b"something else").unwrap();
+    fs::write(path.with_file_name("a name"), b"").unwrap();
+    assert_eq!(begun(&dir), []);
+}
+
+/// Nobody needs the records of what is held no longer, and those that are held are never overwritten.
+#[test]
+fn a_file_is_as_long_as_what_is_held_asks_for() {
+    const HELD: i64 = 100;
+    let dir = tempfile::tempdir().unwrap();
+    let life = WorkerId::fresh();
+    let mut map = BegunMap::make(dir.path(), life, &Guard::none()).unwrap();
+    // One is held for ever, the others one after the other.
+    let oldest = key(1 << 50);
+    map.begins(oldest, |_| true).unwrap();
+    let last = 50_000;
+    for id in 1..=last {
+        let is_held = |other: &Key| *other == oldest || other.0.0 > id - HELD;
+        map.begins(key(id), is_held).unwrap();
+    }
+    assert!(map.records.len() <= FIRST_LOOK, "{}", map.records.len());
+    mark(&map.path).unwrap();
+    let said = begun(&dir).remove(0).1.unwrap();
+    assert!(said.contains(&oldest));
+    assert!((last - HELD + 1..=last).all(|id| said.contains(&key(id))));
+}
+
+#[test]
+fn a_folder_that_others_can_enter_is_not_used() {
+    for (name, spoil) in [
+        (
+            "open",
+            (|folder| fs::set_permissions(folder, fs::Permissions::from_mode(0o755)))
+                as fn(&Path) -> _,
+        ),
+        ("a link", |folder| {
+            fs::rename(folder, folder.with_extension("moved"))?;
+            symlink(folder.with_extension("moved"), folder)
+        }),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = left(&dir, WorkerId::fresh(), &[]);
+        mark(&path).unwrap();
+        assert_eq!(begun(&dir).len(), 1);
+        spoil(&folder_in(dir.path())).unwrap();
+        assert_eq!(begun(&dir), [], "{name}");
+        let made = BegunMap::make(dir.path(), WorkerId::fresh(), &Guard::none());
+        let words = made.map(|_| ()).unwrap_err().to_string();
+        assert!(
+            words.contains("must belong to this user alone"),
+            "{name}: {words}"
+        );
+    }
+}
+
+#[test]
+fn what_was_left_for_a_day_is_removed_unless_its_process_lives() {
+    let dir = tempfile::tempdir().unwrap();
+    let alive = BegunMap::make(dir.path(), WorkerId::fresh(), &Guard::none()).unwrap();
+    let (old, new) = (
+        left(&dir, WorkerId::fresh(), &[]),
+        left(&dir, WorkerId::fresh(), &[]),
+    );
+    let long_ago = std::time::SystemTime::now() - LEFT_FOR - Duration::from_secs(60);
+    for path in [&old, &alive.path] {
+        let file = OpenOptions::new().write(true).open(path).unwrap();
+        file.set_modified(long_ago).unwrap();
+    }
+    assert_eq!(begun(&dir), []);
+    let there = [&old, &new, &alive.path].map(|path| path.exists());
+    assert_eq!(there, [false, true, true]);
+}
