@@ -44,8 +44,10 @@ const PATH: usize = 64;
 const HEADER: usize = PATH + MAX_PATH;
 /// An id, an attempt, and what shows that both are whole, in bytes.
 const RECORD: usize = 16;
-/// How many records a file has before those are looked for whose places can be used again.
-const FIRST_LOOK: usize = 1024;
+/// How many records a file has room for at first.
+const FIRST_CAPACITY: usize = 1024;
+/// How many records are written by one call at most.
+const AT_ONCE: usize = 256;
 /// The longest path, in bytes: a guard is told it in one line.
 const MAX_PATH: usize = 1024;
 /// How long a file lies there that nobody has marked and nobody holds: its guard was killed too.
@@ -59,10 +61,10 @@ pub(crate) struct BegunMap {
     file: File,
     /// What stands in each place.
     records: Vec<Key>,
-    /// Places whose records nobody needs any more.
-    free: Vec<usize>,
-    /// So many records, and those are looked for again.
-    next_look: usize,
+    /// How many places there are.
+    capacity: usize,
+    /// Where the next free one is looked for.
+    next: usize,
 }
 
 impl BegunMap {
@@ -94,8 +96,8 @@ impl BegunMap {
             path,
             file,
             records: Vec::new(),
-            free: Vec::new(),
-            next_look: FIRST_LOOK,
+            capacity: FIRST_CAPACITY,
+            next: 0,
         };
         map.file.try_lock().map_err(io::Error::other)?;
         map.file.write_all_at(&header(guard)?, 0)?;
@@ -106,32 +108,56 @@ impl BegunMap {
         &self.path
     }
 
-    /// Writes down that a grant is about to begin. `is_held` says of others whether they are still
+    /// Writes down that these are about to begin. `is_held` says of others whether they are still
     /// held; the records of those that are not may be overwritten: nobody asks for them again.
     ///
     /// # Errors
     /// When it cannot be written. Then the file must not be believed any more.
-    pub(crate) fn begins(&mut self, key: Key, is_held: impl Fn(&Key) -> bool) -> io::Result<()> {
-        if self.free.is_empty() && self.records.len() >= self.next_look {
-            let places = self.records.iter().enumerate();
-            let gone = places.filter(|(_, key)| !is_held(key));
-            self.free.extend(gone.map(|(place, _)| place));
-            // Looking costs as much as there are records, so it pays only when half of them go.
-            let kept = self.records.len() - self.free.len();
-            self.next_look = (2 * kept).max(FIRST_LOOK);
+    pub(crate) fn begin(&mut self, keys: &[Key], is_held: impl Fn(&Key) -> bool) -> io::Result<()> {
+        let mut written = 0;
+        while written < keys.len() {
+            let first = self.next_free(&is_held);
+            let mut end = first;
+            // One call for neighbours costs as much as one for each of them.
+            while written < keys.len() && end - first < AT_ONCE {
+                match self.records.get_mut(end) {
+                    None if end < self.capacity => self.records.push(keys[written]),
+                    Some(record) if !is_held(record) => *record = keys[written],
+                    _ => break,
+                }
+                (written, end) = (written + 1, end + 1);
+            }
+            self.next = end;
+            let bytes: Vec<u8> = self.records[first..end]
+                .iter()
+                .copied()
+                .flat_map(record)
+                .collect();
+            let at = HEADER + first * RECORD;
+            self.file.write_all_at(&bytes, at as u64)?;
         }
-        let place = match self.free.pop() {
-            Some(place) => {
-                self.records[place] = key;
-                place
+        Ok(())
+    }
+
+    /// The next place round the file whose record nobody needs. Where more than half are needed the file grows, so
+    /// that there is one and it is found soon.
+    fn next_free(&mut self, is_held: impl Fn(&Key) -> bool) -> usize {
+        let mut passed = 0;
+        loop {
+            if self.next >= self.capacity {
+                self.next = 0;
             }
-            None => {
-                self.records.push(key);
-                self.records.len() - 1
+            match self.records.get(self.next) {
+                Some(record) if is_held(record) => self.next += 1,
+                _ => return self.next,
             }
-        };
-        let at = HEADER + place * RECORD;
-        self.file.write_all_at(&record(key), at as u64)
+            passed += 1;
+            if passed > self.capacity / 2 {
+                self.capacity *= 2;
+                self.next = self.records.len();
+                return self.next;
+            }
+        }
     }
 }
 

@@ -12,9 +12,7 @@ fn key(id: i64) -> Key {
 /// A file whose process was killed.
 fn left(dir: &TempDir, life: WorkerId, begun: &[Key]) -> PathBuf {
     let mut map = BegunMap::make(dir.path(), life, &Guard::none()).unwrap();
-    for key in begun {
-        map.begins(*key, |_| true).unwrap();
-    }
+    map.begin(begun, |_| true).unwrap();
     // As the kernel does it: the lock goes, and the file stays.
     let kept = map.path.with_extension("kept");
     fs::hard_link(&map.path, &kept).unwrap();
@@ -82,26 +80,35 @@ fn what_is_not_whole_is_not_believed() {
     assert_eq!(begun(&dir), []);
 }
 
-/// Nobody needs the records of what is held no longer, and those that are held are never overwritten.
+/// Those that are held are never overwritten, whatever comes and goes beside them.
 #[test]
 fn a_file_is_as_long_as_what_is_held_asks_for() {
-    const HELD: i64 = 100;
     let dir = tempfile::tempdir().unwrap();
-    let life = WorkerId::fresh();
-    let mut map = BegunMap::make(dir.path(), life, &Guard::none()).unwrap();
-    // One is held for ever, the others one after the other.
-    let oldest = key(1 << 50);
-    map.begins(oldest, |_| true).unwrap();
-    let last = 50_000;
-    for id in 1..=last {
-        let is_held = |other: &Key| *other == oldest || other.0.0 > id - HELD;
-        map.begins(key(id), is_held).unwrap();
+    let mut map = BegunMap::make(dir.path(), WorkerId::fresh(), &Guard::none()).unwrap();
+    let mut held = BTreeSet::new();
+    let (mut id, mut most) = (0, 0);
+    for turn in 0..3_000_usize {
+        // Few and many at once, while many and few are held, of which some stay for long.
+        let count = [1, 7, 300, 1_500][turn % 4];
+        let keys: Vec<Key> = (0..count).map(|n| key(id + n + 1)).collect();
+        id += count;
+        held.extend(keys.iter().copied());
+        map.begin(&keys, |key| held.contains(key)).unwrap();
+        most = held.len().max(most);
+        held.retain(|(ExecutionId(id), _)| id % 97 == 0 && *id > turn as i64 * 100);
     }
-    assert!(map.records.len() <= FIRST_LOOK, "{}", map.records.len());
+    let last: Vec<Key> = (0..300).map(|n| key(id + n + 1)).collect();
+    held.extend(last.iter().copied());
+    map.begin(&last, |key| held.contains(key)).unwrap();
+    assert!(map.capacity <= 4 * most, "{} for {most}", map.capacity);
     mark(&map.path).unwrap();
     let said = begun(&dir).remove(0).1.unwrap();
-    assert!(said.contains(&oldest));
-    assert!((last - HELD + 1..=last).all(|id| said.contains(&key(id))));
+    assert!(
+        held.is_subset(&said),
+        "{} are missing",
+        held.difference(&said).count()
+    );
+    assert!(said.len() <= map.capacity);
 }
 
 #[test]

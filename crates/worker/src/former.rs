@@ -142,7 +142,7 @@ mod tests {
         let key = (ExecutionId(1), Attempt(2));
         let maps = [life, foreign].map(|life| {
             let mut map = BegunMap::make(dir.path(), life, &Guard::none()).unwrap();
-            map.begins(key, |_| true).unwrap();
+            map.begin(&[key], |_| true).unwrap();
             mark(map.path()).unwrap();
             map
         });

@@ -438,7 +438,7 @@ async fn what_had_begun_may_be_told_when_the_worker_is_gone_and_nothing_of_it_is
         guard.trust(life, boot_in(Duration::from_secs(3600)));
         let mut map = BegunMap::make(dir.path(), life, &guard).unwrap();
         guard.begun(life, Some(map.path().to_owned()));
-        map.begins(key(7), |_| true).unwrap();
+        map.begin(&[key(7)], |_| true).unwrap();
         map
     });
     guard.lost(lost);

@@ -22,6 +22,8 @@ use crate::worker::subscribe;
 /// How many messages from owners may be delivered and not yet acknowledged, which happens as soon as
 /// they are read.
 const PREFETCH: u16 = 64;
+/// How many grants are written down together before they begin, at most.
+const TOGETHER: usize = 64;
 
 /// A grant, as it is held until it is settled.
 #[derive(Debug)]
@@ -218,35 +220,47 @@ impl Service {
             return;
         };
         let serving = matches!(self.phase, Phase::Serving) && !self.stuck.is_stuck();
-        // Runs of a life before may still be on their way out.
-        while serving && self.runs.len() < self.options.slots && self.outbox.has_room() {
+        let mut grants = Vec::new();
+        while serving && self.outbox.has_room() {
             let now = self.now();
-            let Some(Held(grant)) = self.entries.begin_next(now) else {
-                return;
-            };
-            self.pending.has_changed = true;
-            self.note_begun(&life, grant.key());
-            // Looked at right before each start: nothing begins under a lease that may be over. Then
-            // this grant is forgotten with everything else that the life held.
-            if life.is_over() {
+            // Runs of a life before may still be on their way out.
+            let room = self.options.slots.saturating_sub(self.runs.len());
+            let next = std::iter::from_fn(|| self.entries.begin_next(now));
+            grants.extend(next.take(room.min(TOGETHER)).map(|Held(grant)| grant));
+            if grants.is_empty() {
                 return;
             }
-            self.counters.runs.add(1);
-            self.runs.record_taken(grant.key(), life.worker());
-            if let Some(finished) = self.runs.start(grant, &life) {
-                self.finished(finished);
+            self.pending.has_changed = true;
+            self.note_begun(&life, &grants);
+            for grant in grants.drain(..) {
+                // Looked at right before each start: nothing begins under a lease that may be over. Then
+                // the others are forgotten with everything else that the life held.
+                if life.is_over() {
+                    return;
+                }
+                self.counters.runs.add(1);
+                self.runs.record_taken(grant.key(), life.worker());
+                if let Some(finished) = self.runs.start(grant, &life) {
+                    self.finished(finished);
+                }
             }
         }
     }
 
-    /// Writes down that a grant begins. Where that cannot be done, nobody shall believe what is
-    /// written there already.
-    fn note_begun(&mut self, life: &Life, key: Key) {
+    /// Writes down that these begin. Where that cannot be done, nobody shall believe what is written
+    /// there already.
+    fn note_begun(&mut self, life: &Life, grants: &[Grant]) {
         let entries = &self.entries;
         let Some(map) = &mut self.begun else { return };
-        if let Err(error) = map.begins(key, |key| entries.holds(key)) {
+        let keys: Vec<Key> = grants.iter().map(Grant::key).collect();
+        if let Err(error) = map.begin(&keys, |key| entries.holds(key)) {
             let path = map.path().display();
-            tracing::warn!(%path, %error, "what begins is not written down; should this worker be killed, its slots come back with the end of its lease");
+            tracing::warn!(
+                %path,
+                %error,
+                "what begins is not written down; should this worker be killed, its slots come \
+                 back with the end of its lease"
+            );
             self.guard.begun(life.worker(), None);
             self.begun = None;
         }
