@@ -5,10 +5,9 @@ UPDATE execution_active AS a
    SET status = g.status, attempt = g.attempt, grant_no = coalesce(g.grant_no, a.grant_no),
        cancel_requested = g.cancel_requested, worker = g.worker, started_at = NULL,
        requested_at = ?2
-  FROM (SELECT value ->> 'id' AS id, value ->> 'attempt' AS attempt,
-               value ->> 'grant_no' AS grant_no,
-               value ->> 'cancel_requested' AS cancel_requested,
-               value ->> 'worker' AS worker, value ->> 'status' AS status
+  FROM (SELECT value ->> '$[0]' AS id, value ->> '$[1]' AS attempt, value ->> '$[2]' AS grant_no,
+               value ->> '$[3]' AS cancel_requested, value ->> '$[4]' AS worker,
+               value ->> '$[5]' AS status
           FROM jsonb_each(?1)) AS g
  WHERE a.id = g.id
    AND (a.attempt < g.attempt OR (a.attempt = g.attempt AND a.status = 'queued'))

@@ -1,7 +1,9 @@
-//! A batch in the form in which the statements take it: one JSON array for each list.
+//! A batch in the form in which the statements take it: one JSON array for each list. Where a list may be long,
+//! its rows are arrays too, in the order of their [`columns`].
 
 use attune_core::{
-    EndCode, OperationId, OperationProgress, Outcome, PartitionId, QueueTotals, Status, WorkerId,
+    ActionId, EndCode, OperationId, OperationProgress, Outcome, PartitionId, QueueTotals, Status,
+    WorkerId,
 };
 use attune_store::{
     Batch, End, Meter, MovedExecution, NewAudit, NewDeadLetter, NewExecution, Update, stored_place,
@@ -10,6 +12,7 @@ use attune_store::{
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 
+use crate::columns::{Places, columns};
 use crate::rows::{demand_text, digits, list, list_unless_empty, text_of, time_text};
 
 /// Everything of a [`Batch`], owned, so that it can move into the task that writes it. `None` is
@@ -42,78 +45,89 @@ pub(crate) struct BatchLists {
     pub(crate) letters: Vec<NewDeadLetter>,
 }
 
-/// The members are the columns.
-#[derive(Serialize)]
-struct ExecutionRow<'a> {
-    id: i64,
-    action: i64,
-    action_ref: &'a str,
-    priority: u8,
-    status: Status,
-    attempt: i32,
-    grant_no: Option<i64>,
-    request_id: String,
-    enforcement_id: Option<&'a str>,
-    requested_by: Option<&'a str>,
-    group_key: Option<&'a str>,
-    /// JSON inside of a JSON string, so that it is stored to the letter.
-    labels: String,
-    /// As `labels`.
-    parameters: &'a str,
-    not_before: Option<String>,
-    timeout_seconds: Option<u32>,
-    requeue_of: Option<i64>,
-    /// In hexadecimal digits.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    demand: Option<String>,
-    cancel_requested: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    worker: Option<String>,
-    #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    outcome: Option<OutcomeColumns<'a>>,
+columns! {
+    struct ExecutionRow<'a> {
+        id: i64,
+        action: i64,
+        action_ref: &'a str,
+        priority: u8,
+        status: Status,
+        attempt: i32,
+        grant_no: Option<i64>,
+        request_id: String,
+        enforcement_id: Option<&'a str>,
+        requested_by: Option<&'a str>,
+        group_key: Option<&'a str>,
+        /// JSON inside of a JSON string, so that it is stored to the letter.
+        labels: String,
+        /// As `labels`.
+        parameters: &'a str,
+        not_before: Option<String>,
+        timeout_seconds: Option<u32>,
+        requeue_of: Option<i64>,
+        /// In hexadecimal digits.
+        demand: Option<String>,
+        cancel_requested: bool,
+        worker: Option<String>,
+    }
 }
 
-#[derive(Serialize)]
-struct OutcomeColumns<'a> {
-    result: Option<&'a str>,
-    error: Option<&'a str>,
-    exit_code: Option<i32>,
-    stdout: Option<&'a str>,
-    stderr: Option<&'a str>,
-    end_code: Option<&'static str>,
+columns! {
+    /// Comes after the columns of what has ended.
+    struct OutcomeRow<'a> {
+        /// As `labels`.
+        result: Option<&'a str>,
+        error: Option<&'a str>,
+        exit_code: Option<i32>,
+        stdout: Option<&'a str>,
+        stderr: Option<&'a str>,
+        end_code: Option<&'static str>,
+    }
 }
 
-#[derive(Serialize)]
-struct EndRow<'a> {
-    id: i64,
-    status: Status,
-    began: Option<String>,
-    #[serde(flatten)]
-    outcome: OutcomeColumns<'a>,
+columns! {
+    struct EndRow {
+        id: i64,
+        status: Status,
+        began: Option<String>,
+    }
 }
 
-#[derive(Serialize)]
-struct RequestRow {
-    request_id: String,
-    execution_id: i64,
-    digest: i64,
+columns! {
+    struct RequestRow {
+        request_id: String,
+        execution_id: i64,
+        digest: i64,
+    }
 }
 
-#[derive(Serialize)]
-struct UpdateRow {
-    id: i64,
-    attempt: i32,
-    grant_no: Option<i64>,
-    cancel_requested: bool,
-    worker: Option<String>,
-    status: Status,
+columns! {
+    struct UpdateRow {
+        id: i64,
+        attempt: i32,
+        grant_no: Option<i64>,
+        cancel_requested: bool,
+        worker: Option<String>,
+        status: Status,
+    }
 }
 
-#[derive(Serialize)]
-struct StartRow {
-    id: i64,
-    attempt: i32,
-    started_at: String,
+columns! {
+    struct StartRow {
+        id: i64,
+        attempt: i32,
+        started_at: String,
+    }
+}
+
+columns! {
+    struct TotalsRow {
+        action: i64,
+        enqueued: u64,
+        completed: u64,
+        cancelled: u64,
+        expired: u64,
+    }
 }
 
 #[derive(Serialize)]
@@ -159,13 +173,6 @@ struct AuditRow<'a> {
 }
 
 #[derive(Serialize)]
-struct TotalsRow {
-    action: i64,
-    #[serde(flatten)]
-    totals: QueueTotals,
-}
-
-#[derive(Serialize)]
 struct MeterText<'a> {
     partition: u16,
     limit_id: &'a str,
@@ -208,7 +215,7 @@ pub(crate) struct ObservedWorker {
 
 impl BatchLists {
     pub(crate) fn of(batch: &Batch) -> Self {
-        let updates = |status: Option<Status>| -> Vec<UpdateRow> {
+        let updates = |status: Option<Status>| -> Vec<Places<UpdateRow>> {
             let updates = batch.updates.iter();
             updates
                 .filter(|update| !update.grants() && update.status == status)
@@ -216,7 +223,7 @@ impl BatchLists {
                 .collect()
         };
         let grants = batch.updates.iter().filter(|update| update.grants());
-        let grants: Vec<UpdateRow> = grants.map(update_row).collect();
+        let grants: Vec<_> = grants.map(update_row).collect();
         let fences = batch.fences.iter().map(|(partition, epoch)| HeldRow {
             partition: partition.0,
             epoch: epoch.0,
@@ -230,11 +237,17 @@ impl BatchLists {
             owner: batch.owner.to_string(),
             at: time_text(batch.at),
             fences: list_unless_empty(fences.collect()),
-            inserts: list_unless_empty(batch.inserts.iter().map(|new| row(new, None)).collect()),
+            inserts: list_unless_empty(
+                batch
+                    .inserts
+                    .iter()
+                    .map(|new| Places(row(new, new.status)))
+                    .collect(),
+            ),
             requests: list_unless_empty(accepted.map(request_row).collect()),
             instant: list_unless_empty(
                 instant
-                    .map(|(new, outcome)| row(new, Some(outcome)))
+                    .map(|(new, outcome)| Places((row(new, outcome.status), outcome_row(outcome))))
                     .collect(),
             ),
             grant_count: grants.len(),
@@ -255,10 +268,7 @@ impl BatchLists {
                 batch
                     .totals
                     .iter()
-                    .map(|(action, totals)| TotalsRow {
-                        action: action.0,
-                        totals: *totals,
-                    })
+                    .map(|(action, totals)| totals_row(*action, totals))
                     .collect(),
             ),
             moves: list_unless_empty(batch.moves.iter().map(move_row).collect()),
@@ -271,14 +281,15 @@ impl BatchLists {
     }
 }
 
-fn row<'a>(new: &'a NewExecution, outcome: Option<&'a Outcome>) -> ExecutionRow<'a> {
+/// An execution that is accepted in this status.
+fn row(new: &NewExecution, status: Status) -> ExecutionRow<'_> {
     let submission = &new.submission;
     ExecutionRow {
         id: new.id.0,
         action: new.action_id.0,
         action_ref: &submission.action_ref,
         priority: submission.priority.unwrap_or_default().rank(),
-        status: outcome.map_or(new.status, |outcome| outcome.status),
+        status,
         attempt: new.attempt.0,
         grant_no: new.grant_no,
         request_id: new.request_id.to_string(),
@@ -293,7 +304,6 @@ fn row<'a>(new: &'a NewExecution, outcome: Option<&'a Outcome>) -> ExecutionRow<
         demand: new.demand.as_ref().map(demand_text),
         cancel_requested: new.cancel_requested,
         worker: worker_text(new.worker),
-        outcome: outcome.map(outcome_columns),
     }
 }
 
@@ -307,8 +317,8 @@ fn meter_row(meter: &Meter) -> MeterText<'_> {
     }
 }
 
-fn outcome_columns(outcome: &Outcome) -> OutcomeColumns<'_> {
-    OutcomeColumns {
+fn outcome_row(outcome: &Outcome) -> OutcomeRow<'_> {
+    OutcomeRow {
         result: outcome.result.as_deref().map(|result| result.get()),
         error: outcome.error.as_deref(),
         exit_code: outcome.exit_code,
@@ -318,21 +328,31 @@ fn outcome_columns(outcome: &Outcome) -> OutcomeColumns<'_> {
     }
 }
 
-fn end_row(end: &End, at: DateTime<Utc>) -> EndRow<'_> {
-    EndRow {
+fn end_row(end: &End, at: DateTime<Utc>) -> Places<(EndRow, OutcomeRow<'_>)> {
+    let row = EndRow {
         id: end.id.0,
         status: end.outcome.status,
         began: end.began(at).map(time_text),
-        outcome: outcome_columns(&end.outcome),
-    }
+    };
+    Places((row, outcome_row(&end.outcome)))
 }
 
-fn request_row(new: &NewExecution) -> RequestRow {
-    RequestRow {
+fn request_row(new: &NewExecution) -> Places<RequestRow> {
+    Places(RequestRow {
         request_id: new.request_id.to_string(),
         execution_id: new.id.0,
         digest: new.digest,
-    }
+    })
+}
+
+fn totals_row(action: ActionId, totals: &QueueTotals) -> Places<TotalsRow> {
+    Places(TotalsRow {
+        action: action.0,
+        enqueued: totals.enqueued,
+        completed: totals.completed,
+        cancelled: totals.cancelled,
+        expired: totals.expired,
+    })
 }
 
 /// Entries as `insert_audit.sql` takes them.
@@ -400,8 +420,8 @@ fn policies_row((partition, set_version): &(PartitionId, i64)) -> PoliciesRow {
     }
 }
 
-fn update_row(update: &Update) -> UpdateRow {
-    UpdateRow {
+fn update_row(update: &Update) -> Places<UpdateRow> {
+    Places(UpdateRow {
         id: update.id.0,
         attempt: update.attempt.0,
         grant_no: update.grant_no,
@@ -411,17 +431,57 @@ fn update_row(update: &Update) -> UpdateRow {
             true => Status::Queued,
             false => Status::Requested,
         },
-    }
+    })
 }
 
-fn start_row(update: &Update) -> Option<StartRow> {
-    Some(StartRow {
+fn start_row(update: &Update) -> Option<Places<StartRow>> {
+    Some(Places(StartRow {
         id: update.id.0,
         attempt: update.attempt.0,
         started_at: time_text(update.starts()?),
-    })
+    }))
 }
 
 fn worker_text(worker: Option<WorkerId>) -> Option<String> {
     worker.map(|worker| worker.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::columns::Columns as _;
+    use crate::sql;
+
+    /// A place that a statement takes for another column would store one value in the place of another.
+    #[test]
+    fn statements_and_rows_agree_on_the_places() {
+        let names_of = [
+            (sql::INSERT_ACTIVE, ExecutionRow::names()),
+            (
+                sql::INSERT_INSTANT,
+                <(ExecutionRow<'_>, OutcomeRow<'_>)>::names(),
+            ),
+            (sql::END_INTO_HISTORY, <(EndRow, OutcomeRow<'_>)>::names()),
+            (sql::INSERT_REQUEST, RequestRow::names()),
+            (sql::GRANT, UpdateRow::names()),
+            (sql::REVOKE, UpdateRow::names()),
+            (sql::MARK_CANCELLED, UpdateRow::names()),
+            (sql::START, StartRow::names()),
+            (sql::UPSERT_TOTALS, TotalsRow::names()),
+        ];
+        for (statement, names) in names_of {
+            let mut places = 0;
+            for taken in statement.split("value ->> '$[").skip(1) {
+                let (place, name) = taken.split_once("]' AS ").unwrap();
+                let end = name.find(|c: char| !(c.is_alphanumeric() || c == '_'));
+                let place: usize = place.parse().unwrap();
+                assert_eq!(names[place], &name[..end.unwrap()], "{statement}");
+                places += 1;
+            }
+            assert!(places > 0, "{statement}");
+        }
+        let body = sql::GRANTED_BODIES;
+        assert!(body.contains("a.id = g.value ->> '$[0]'"), "{body}");
+        assert!(body.contains("a.attempt = g.value ->> '$[1]'"), "{body}");
+    }
 }

@@ -1,9 +1,10 @@
 //! Writing a batch: everything or nothing.
 
+use attune_core::PartitionId;
 use attune_store::{Committed, GrantedBody, MAX_BODIES_BYTES};
 use futures_util::TryStreamExt as _;
+use sqlx::Executor as _;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
-use sqlx::{Executor as _, Row as _};
 
 use crate::batch::BatchLists;
 use crate::dead_letters;
@@ -12,13 +13,18 @@ use crate::rows::{body, partition};
 use crate::script::Script;
 use crate::sql;
 
-/// Writes a batch in a transaction of its own. Lists that are empty cost nothing.
+/// Writes a batch in a transaction of its own, if the writer owns what it writes about. Lists that are
+/// empty cost nothing.
 pub(crate) async fn write(
     connection: &mut SqliteConnection,
     lists: BatchLists,
 ) -> Result<Committed, Failure> {
-    begin(connection, lists.owner, lists.fences).await?;
     let mut script = Script::default();
+    script.add("BEGIN IMMEDIATE", []);
+    let fences = lists.fences.map(|fences| [lists.owner, fences]);
+    if let Some(fences) = &fences {
+        script.add(sql::DEMAND_FENCES, fences.clone());
+    }
     let at = lists.at;
     for (statement, items) in [
         (sql::INSERT_ACTIVE, lists.inserts),
@@ -72,7 +78,10 @@ pub(crate) async fn write(
         }
         Ok(())
     });
-    let changed = changed.await?;
+    let changed = match changed.await {
+        Ok(changed) => changed,
+        Err(error) => return Err(why(connection, fences, error).await),
+    };
     if has_letters {
         dead_letters::add(connection, lists.letters).await?;
         connection.execute("COMMIT").await?;
@@ -96,27 +105,27 @@ pub(crate) async fn write(
     })
 }
 
-/// Begins a transaction that writes, if the writer owns what it is going to write about.
-async fn begin(
+/// Whether a batch that failed did so because the writer does not own what it is about. Its transaction is
+/// still open, so that the answer is that of the moment.
+async fn why(
     connection: &mut SqliteConnection,
-    owner: String,
-    fences: Option<String>,
-) -> Result<(), Failure> {
-    let mut script = Script::default();
-    script.add("BEGIN IMMEDIATE", []);
-    if let Some(fences) = fences {
-        script.add(sql::CHECK_FENCES, [owner, fences]);
+    fences: Option<[String; 2]>,
+    error: sqlx::Error,
+) -> Failure {
+    let Some([owner, fences]) = fences.filter(|_| matches!(error, sqlx::Error::Database(_))) else {
+        return error.into();
+    };
+    let missing = sqlx::query_as::<_, (i64,)>(sql::CHECK_FENCES)
+        .bind(owner)
+        .bind(fences);
+    let missing: Result<Vec<PartitionId>, _> = match missing.fetch_all(connection).await {
+        Ok(missing) => missing.into_iter().map(|(id,)| partition(id)).collect(),
+        Err(error) => Err(error),
+    };
+    match missing {
+        Ok(missing) if !missing.is_empty() => Failure::Fenced(missing),
+        _ => error.into(),
     }
-    let mut missing = Vec::new();
-    let checked = script.run(connection, |_, row| {
-        missing.push(partition(row.try_get(0)?)?);
-        Ok(())
-    });
-    checked.await?;
-    if missing.is_empty() {
-        return Ok(());
-    }
-    Err(Failure::Fenced(missing))
 }
 
 /// Bodies of executions that were granted a slot, as far as they have [`MAX_BODIES_BYTES`].

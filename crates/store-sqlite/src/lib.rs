@@ -10,14 +10,17 @@
 //! - **A few readers** on read-only connections; in WAL mode neither side waits for the other.
 //! - **What was committed is on the disk** (`synchronous = FULL`): in WAL mode the faster setting
 //!   loses the last commits when the power fails.
-//! - **Lists go in as JSON** and are unpacked by the statement, and a batch is two commands of several
-//!   statements, because a command costs a round trip to the connection's thread, which is more than
-//!   ten rows cost.
+//! - **Lists go in as JSON** and are unpacked by the statement; the rows of long ones are arrays, whose places
+//!   cost less to find than names. A batch is one command of several statements, because a command costs a
+//!   round trip to the connection's thread, which is more than ten rows cost.
+//! - **A round of an owner is one batch** for all its partitions, so there is never a second one that could
+//!   share its transaction.
 //! - **The clock is SQLite's**, read inside the statements.
 
 mod actions;
 mod audit;
 mod batch;
+mod columns;
 mod commit;
 mod dead_letters;
 mod error;

@@ -30,6 +30,7 @@ statements! {
     CLUSTER_PARTITIONS = "cluster_partitions",
     COUNT_MEANT = "count_meant",
     COUNT_QUEUE_STATS = "count_queue_stats",
+    DEMAND_FENCES = "demand_fences",
     DEPTH = "depth",
     END_DELETE = "end_delete",
     END_FORMER_PARTITIONS = "end_former_partitions",
