@@ -8,16 +8,17 @@ else it reports as failed. TERM or INT make it finish what runs and stop.
 
 One loop owns all state. Programs run beside it as processes; nothing else is concurrent.
 
-Needs pika. Written from docs/PROTOCOL.md alone.
+Needs Linux and pika. Written from docs/PROTOCOL.md alone.
 """
 
 import argparse
 import collections
+import ctypes
 import datetime
 import json
+import math
 import os
 import random
-import shutil
 import signal
 import socket
 import subprocess
@@ -39,15 +40,22 @@ KILL_GRACE_SECONDS = 5
 GIVE_BACK_SECONDS = 0.1
 # A run that lasts so long is told.
 TOLD_AFTER_SECONDS = 0.1
-# Returns and ends are told again so often until they are settled, and missing sections asked for.
+# So often ends are told again until they are settled, and reports, and missing sections asked for.
 AGAIN_SECONDS = 2.0
+REPORT_SECONDS = 1.0
 RESYNC_SECONDS = 0.5
-# What an owner is told of others is said again so often.
-ELSEWHERE_SECONDS = 1.0
+# What was granted before owners knew that it stops comes for so long.
+LINGER_SECONDS = 1.0
 # At the end it waits for so long until all is settled: what the broker has confirmed is safe.
 LAST_WORDS_SECONDS = 10
 # Variables of this process that programs may see.
 ENV_ALLOW = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR")
+# What a report of an end has of its grant.
+NAMES_OF_GRANT = ("execution_id", "attempt", "action_id")
+# How deep a result may be nested.
+MAX_DEPTH = 32
+# Linux ends programs with their parent.
+LIBC, PR_SET_PDEATHSIG = ctypes.CDLL(None), 1
 
 
 def log(words):
@@ -141,26 +149,22 @@ class Run:
     """One attempt of one execution, from its start to its end."""
 
     def __init__(self, item):
-        self.item = item
+        self.item, self.process = item, None
         self.began, self.started_at = time.monotonic(), now_text()
         self.cause = None  # why it is being ended: timed_out or cancelled
-        self.kill_at = None
-        self.process = None
-        self.ends_at = None  # of the built-in sleep
-        self.ended = None  # of what ended at once
-        self.folder = None
+        self.kill_at = math.inf
+        self.ends_at = math.inf  # of the built-in sleep
+        self.ended = None
         try:
-            self.start()
+            self.start(item["run"], item["parameters"])
         except OSError as error:
             self.ended = {"status": "failed", "error": f"it cannot be started: {error}"}
 
-    def start(self):
-        run, parameters = self.item["run"], self.item["parameters"]
+    def start(self, run, parameters):
+        name = run.get("builtin")
         if "program" in run:
             self.start_program(run["program"], json.dumps(parameters).encode())
-            return
-        name = run.get("builtin")
-        if name == "noop":
+        elif name == "noop":
             self.ended = {"status": "succeeded"}
         elif name == "echo":
             self.ended = {"status": "succeeded", "result": parameters}
@@ -172,34 +176,24 @@ class Run:
             self.ended = {"status": "failed", "error": f"this worker cannot run {run}"}
 
     def start_program(self, argv, parameters):
-        self.folder = tempfile.mkdtemp(prefix="attune-run-")
-        given = os.path.join(self.folder, "parameters.json")
-        with open(given, "wb") as file:
-            file.write(parameters)
-        env = {name: os.environ[name] for name in ENV_ALLOW if name in os.environ}
-        env.update(self.item.get("env") or {})
-        env.update(
-            ATTUNE_EXECUTION_ID=str(self.item["execution_id"]),
-            ATTUNE_ATTEMPT=str(self.item["attempt"]),
-            ATTUNE_ACTION=self.item["action_ref"],
-            ATTUNE_PARAMETERS_FILE=given,
+        # Files instead of pipes: nobody has to read them while it runs. They have no names, so that
+        # nothing is left of them when this process is killed.
+        stdin, self.stdout, self.stderr = (tempfile.TemporaryFile() for _ in range(3))
+        stdin.write(parameters)
+        stdin.seek(0)
+        self.stdin = stdin  # open for as long as it runs, because it has a path for so long
+        item, env = self.item, {name: os.environ[name] for name in ENV_ALLOW if name in os.environ}
+        env |= item.get("env") or {}
+        env |= {
+            "ATTUNE_EXECUTION_ID": str(item["execution_id"]),
+            "ATTUNE_ATTEMPT": str(item["attempt"]),
+            "ATTUNE_ACTION": item["action_ref"],
+            "ATTUNE_PARAMETERS_FILE": f"/proc/{os.getpid()}/fd/{stdin.fileno()}",
+        }
+        self.process = subprocess.Popen(
+            argv, stdin=stdin, stdout=self.stdout, stderr=self.stderr, env=env,
+            start_new_session=True, preexec_fn=end_with_worker,
         )
-        # Files instead of pipes: nobody has to read them while it runs.
-        with open(given, "rb") as stdin, self.output("stdout", "wb") as stdout, self.output(
-            "stderr", "wb"
-        ) as stderr:
-            self.process = subprocess.Popen(
-                argv,
-                stdin=stdin,
-                stdout=stdout,
-                stderr=stderr,
-                env=env,
-                cwd=self.folder,
-                start_new_session=True,
-            )
-
-    def output(self, name, mode):
-        return open(os.path.join(self.folder, name), mode)
 
     def signal(self, number):
         try:
@@ -209,31 +203,29 @@ class Run:
 
     def end(self, cause):
         """Begins to end it; `poll` goes on with that."""
-        if self.cause is not None:
-            return
-        self.cause = cause
-        if self.process is None:
-            self.ended = {"status": cause}
-            return
-        self.signal(signal.SIGTERM)
-        self.kill_at = time.monotonic() + KILL_GRACE_SECONDS
+        if self.cause is None:
+            self.cause = cause
+            if self.process is None:
+                self.ended = {"status": cause}
+            else:
+                self.signal(signal.SIGTERM)
+                self.kill_at = time.monotonic() + KILL_GRACE_SECONDS
 
     def kill(self):
-        """Ends it at once, because its lease is lost; nothing of it is reported."""
+        """Ends it at once, because its slot or the lease is lost; nothing of it is reported."""
         if self.process is not None:
             self.signal(signal.SIGKILL)
             self.process.wait()
-        self.clean()
 
     def poll(self):
         """What it came to, once it is over."""
         now = time.monotonic()
-        if self.cause is None and now - self.began > self.item["timeout_seconds"]:
+        if now - self.began > self.item["timeout_seconds"]:
             self.end("timed_out")
-        if self.ends_at is not None and now >= self.ends_at and self.ended is None:
+        if self.ended is None and now >= self.ends_at:
             self.ended = {"status": "succeeded"}
         if self.ended is None and self.process is not None:
-            if self.kill_at is not None and now >= self.kill_at:
+            if now >= self.kill_at:
                 self.signal(signal.SIGKILL)
             code = self.process.poll()
             if code is not None:
@@ -242,58 +234,53 @@ class Run:
                 self.ended = self.outcome(code)
         if self.ended is None:
             return None
-        self.clean()
-        item = {
-            "execution_id": self.item["execution_id"],
-            "attempt": self.item["attempt"],
-            "action_id": self.item["action_id"],
-            "started_at": self.started_at,
-            "finished_at": now_text(),
-        }
-        return item | self.ended
+        known = {name: self.item[name] for name in NAMES_OF_GRANT}
+        return known | {"started_at": self.started_at, "finished_at": now_text()} | self.ended
 
     def outcome(self, code):
-        stdout, whole = self.kept("stdout")
-        stderr, _ = self.kept("stderr")
-        status = "succeeded" if code == 0 else "failed"
-        found = {"status": self.cause or status, "stdout": stdout, "stderr": stderr}
+        stdout, whole = kept(self.stdout)
+        found = {"status": "succeeded", "stdout": stdout, "stderr": kept(self.stderr)[0]}
         if code >= 0:
             found["exit_code"] = code
-        if self.cause == "timed_out":
-            found["error"] = f"it ran longer than {self.item['timeout_seconds']} s"
-        elif self.cause == "cancelled":
-            found["error"] = "cancelled while it ran"
-        elif code > 0:
-            found["error"] = f"the program exited with code {code}"
-        elif code < 0:
-            found["error"] = f"the program was ended by signal {-code}"
+        if self.cause is not None:
+            found |= {"status": self.cause, "error": f"{self.cause} while it ran"}
+        elif code != 0:
+            how = f"exited with code {code}" if code > 0 else f"was ended by signal {-code}"
+            found |= {"status": "failed", "error": f"the program {how}"}
         if stdout:
-            found["result"] = self.result(stdout) if whole else stdout
+            found["result"] = result_of(stdout) if whole else stdout
         return found
 
-    @staticmethod
-    def result(stdout):
-        try:
-            value = json.loads(stdout)
-            # Not what only Python takes for JSON: NaN and infinities.
-            json.dumps(value, allow_nan=False)
-            return value
-        except (ValueError, RecursionError):
-            return stdout.rstrip("\n")
 
-    def kept(self, name):
-        """The beginning of an output, marked when it is cut, and whether it is whole."""
-        with self.output(name, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            text = file.read(OUTPUT_BYTES).decode(errors="replace")
-        if size > OUTPUT_BYTES:
-            return f"{text}\n[cut: {size - OUTPUT_BYTES} more bytes]", False
-        return text, True
+def kept(file):
+    """The beginning of an output, marked when it is cut, and whether it is whole."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    text = file.read(OUTPUT_BYTES).decode(errors="replace")
+    if size > OUTPUT_BYTES:
+        return f"{text}\n[cut: {size - OUTPUT_BYTES} more bytes]", False
+    return text, True
 
-    def clean(self):
-        if self.folder is not None:
-            shutil.rmtree(self.folder, ignore_errors=True)
-            self.folder = None
+
+def result_of(stdout):
+    """What a program has printed as JSON, or else as a text."""
+    try:
+        value = json.loads(stdout)
+        # Not what only Python takes for JSON: NaN and infinities.
+        json.dumps(value, allow_nan=False)
+        return value if depth_of(value) <= MAX_DEPTH else stdout
+    except (ValueError, RecursionError):
+        return stdout.rstrip("\n")
+
+
+def depth_of(value):
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return 0 if inner is None else 1 + max(map(depth_of, inner), default=0)
+
+
+def end_with_worker():
+    """In a program that is about to begin: it ends with this process, also when that is killed."""
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Stream:
@@ -333,8 +320,7 @@ class Life:
         self.slots = slots
         self.streams = {}  # by partition
         self.entries = {}  # by (execution_id, attempt), in order of arrival
-        self.returns_told = {}  # by owner: when, and what
-        self.elsewhere_told = {}
+        self.told = {}  # by owner: when, and what of it that is told again
 
     def all(self, *states):
         return [(key, entry) for key, entry in self.entries.items() if entry.state in states]
@@ -375,7 +361,7 @@ class Life:
             if entry and entry.state == "running":
                 entry.run.end("cancelled")
             elif entry and entry.state == "waiting":
-                known = {name: entry.grant[name] for name in ("execution_id", "attempt", "action_id")}
+                known = {name: entry.grant[name] for name in NAMES_OF_GRANT}
                 entry.ends(known | {"status": "cancelled"})
         self.give_back("it was called back", section.get("recall", ()))
 
@@ -436,7 +422,7 @@ class Life:
     def link_is_new(self):
         for stream in self.streams.values():
             stream.missing, stream.asked_at = True, 0.0
-        self.returns_told.clear()
+        self.told.clear()
         for _, entry in self.all("ended"):
             entry.published_at = None
 
@@ -452,33 +438,27 @@ class Life:
         owner_of = lambda key: self.streams[partition_of(key)].owner
         for owner in {stream.owner for stream in self.streams.values()}:
             unended = [owner_of(key) for key, _ in self.all("waiting", "running")]
-            elsewhere = sum(of != owner for of in unended)
-            report = {"worker": self.worker, "elsewhere": elsewhere}
-            returned = {key: e for key, e in self.all("returned") if owner_of(key) == owner}
-            told_at, told = self.returns_told.get(owner, (0.0, set()))
-            if returned and (set(returned) - told or now - told_at >= AGAIN_SECONDS):
-                # Always everything that is not settled.
-                report["returned"] = [named(key, why=e.why) for key, e in returned.items()]
-                self.returns_told[owner] = (now, set(returned))
-            started = []
+            # Of what was given back always everything that is not settled.
+            returned = [(key, e.why) for key, e in self.all("returned") if owner_of(key) == owner]
+            state = {
+                "elsewhere": sum(of != owner for of in unended),
+                "returned": [named(key, why=why) for key, why in returned],
+            }
+            report = {"worker": self.worker} | state
             for key, entry in self.all("running"):
                 age = now - entry.since
                 if owner_of(key) == owner and not entry.told and age >= TOLD_AFTER_SECONDS:
                     entry.told = True
-                    started.append(named(key, age_ms=int(age * 1000)))
-            resync = []
+                    report.setdefault("started", []).append(named(key, age_ms=int(age * 1000)))
             for partition, stream in self.streams.items():
-                due = now - stream.asked_at >= RESYNC_SECONDS
-                if stream.owner == owner and stream.missing and due:
+                is_due = now - stream.asked_at >= RESYNC_SECONDS
+                if stream.owner == owner and stream.missing and is_due:
                     stream.asked_at = now
-                    resync.append(partition)
-            report |= {"started": started} if started else {}
-            report |= {"resync": resync} if resync else {}
-            told_at, told = self.elsewhere_told.get(owner, (0.0, 0))
-            # An owner forgets it unless it is said again.
-            is_due = elsewhere != told or (elsewhere and now - told_at >= ELSEWHERE_SECONDS)
-            if len(report) > 2 or is_due:
-                self.elsewhere_told[owner] = (now, elsewhere)
+                    report.setdefault("resync", []).append(partition)
+            told_at, told = self.told.get(owner, (0.0, {"elsewhere": 0, "returned": []}))
+            again = any(state.values()) and now - told_at >= REPORT_SECONDS
+            if state != told or again or "started" in report or "resync" in report:
+                self.told[owner] = (now, state)
                 yield owner, report
 
 
@@ -493,6 +473,7 @@ class Worker:
         self.telling = None  # the channel for reports
         self.safe = None  # the channel for ends, which the broker confirms
         self.stopping = False
+        self.linger_until = None
         self.stop_at = None
 
     def begin_life(self):
@@ -596,6 +577,7 @@ class Worker:
         """Does what there is to do and waits a moment for more. False when all is done."""
         if self.stopping and not self.lease.draining:
             self.lease.draining = True
+            self.linger_until = time.monotonic() + LINGER_SECONDS
             self.lease.renew()
             self.say_hello()
         self.lease.keep()
@@ -609,7 +591,8 @@ class Worker:
         if self.stopping and not self.life.all("running"):
             self.stop_at = self.stop_at or time.monotonic() + LAST_WORDS_SECONDS
             is_safe = all(entry.is_safe for _, entry in self.life.all("ended"))
-            if not self.life.entries or (is_safe and time.monotonic() >= self.stop_at):
+            has_heard = time.monotonic() >= self.linger_until and not self.life.entries
+            if has_heard or (is_safe and time.monotonic() >= self.stop_at):
                 return False
         # Programs do not wake this loop, so it looks after them often.
         pause = 0.01 if self.life.entries else 0.05
@@ -632,11 +615,11 @@ class Worker:
                 self.close()
                 self.go_on_alone(random.uniform(0, pause))
                 pause = min(2 * pause, 10.0)
+        self.close()
         try:
             self.lease.call("retire", {"worker": self.life.worker})
         except (LeaseExpired, OSError) as error:
             log(f"the lease runs out by itself: {error}")
-        self.close()
         log("stopped")
 
     def go_on_alone(self, seconds):

@@ -44,6 +44,7 @@ mod pauses;
 mod policies;
 mod priorities;
 mod python;
+mod python_kills;
 mod queues;
 mod rates;
 mod requests;

@@ -12,13 +12,17 @@ use tokio::process::Command;
 use crate::oracle::{Recording, judge};
 use crate::support::{all_are, granted_in_order, ids, limited, number, run, setup};
 
+/// What its worker is called, and for how long its lease lasts.
+const NAME: &str = "python-worker";
+const LEASE_SECONDS: u64 = 6;
+
 fn program(name: &str) -> String {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/python");
     folder.join(name).to_string_lossy().into_owned()
 }
 
-/// A worker in Python, beside a cluster that has no other.
-fn worker(system: &System) -> anyhow::Result<Process> {
+/// A worker in Python, beside a cluster that has no bundled one.
+pub(crate) fn worker(system: &System, name: &str, lease_seconds: u64) -> anyhow::Result<Process> {
     let broker = system.broker()?;
     let args = [
         program("worker.py"),
@@ -26,10 +30,11 @@ fn worker(system: &System) -> anyhow::Result<Process> {
         format!("--api={}", system.api.base()),
         format!("--prefix={}", broker.prefix()),
         "--slots=3".to_owned(),
-        "--lease-seconds=6".to_owned(),
+        format!("--lease-seconds={lease_seconds}"),
+        format!("--name={name}"),
     ];
     Process::spawn(Launch {
-        name: "python-worker".to_owned(),
+        name: name.to_owned(),
         binary: prepared("ATTUNE_TEST_PYTHON")?.into(),
         args: args.into(),
         env: BTreeMap::new(),
@@ -56,7 +61,7 @@ async fn submit(system: &System, args: &[&str]) -> anyhow::Result<(i32, Value)> 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cluster_python_examples() -> anyhow::Result<()> {
     run(setup(Wiring::Cluster).workers(0), async |system| {
-        let mut python = worker(system)?;
+        let mut python = worker(system, NAME, LEASE_SECONDS)?;
         let outcome = examples(system, &mut python).await;
         outcome.with_context(|| format!("the Python worker's log:\n{}", python.tail()))
     })
@@ -176,7 +181,7 @@ async fn batch(system: &System, python: &mut Process) -> anyhow::Result<()> {
     })
     .await?;
     python.stop().await?;
-    *python = worker(system)?;
+    *python = worker(system, NAME, LEASE_SECONDS)?;
     let executions = api.until_idle(REF).await?;
     ensure!(ids(&executions)? == accepted, "not what was accepted");
     all_are(&executions, "succeeded")?;
