@@ -1,5 +1,5 @@
-//! The worker in Python that knows Attune from `docs/PROTOCOL.md` alone, killed and started again
-//! under load, as the only one there is.
+//! The workers in Python that know Attune from `docs/PROTOCOL.md` alone, killed and started again
+//! under load, where nobody else serves their pool.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,16 +13,16 @@ use tokio::sync::Mutex;
 
 use crate::guards::until_no_orphans_beside;
 use crate::histories::promises_are_kept;
-use crate::lost_workers::{LEASE, worker_of};
+use crate::lost_workers::LEASE;
 use crate::oracle::{Recording, judge, tell_checker};
-use crate::python::worker;
+use crate::python::{Speaks, worker};
 use crate::restarts::{Batch, go_through};
 use crate::support::{all_are, ids, limited, number, run, setup};
 
 /// Tried once: what its worker took with it has ended.
 const ONCE: &str = "it.once";
-/// Built into the worker, with their limits.
-const BUILT_IN: [(&str, &str, u32); 2] = [("it.echo", "echo", 1), ("it.noop", "noop", 2)];
+/// Short ones, with their limits.
+const SHORT: [(&str, u32); 2] = [("it.echo", 1), ("it.noop", 2)];
 /// How many of each are asked for beside the batch, before each disturbance.
 const PORTION: usize = 12;
 /// What is done to whom, one after the other.
@@ -30,14 +30,30 @@ const STEPS: [&str; 5] = [
     "kill python-1",
     "stop python-2",
     "kill python-2",
-    "kill executor",
+    "crash owner",
     "kill python-1",
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cluster_python_workers_are_killed() -> anyhow::Result<()> {
-    run(setup(Wiring::Cluster).workers(0), async |system| {
-        let rig = Rig::new(system)?;
+    serve(Wiring::Cluster, Speaks::Amqp).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cluster_python_workers_over_http_are_killed() -> anyhow::Result<()> {
+    serve(Wiring::Cluster, Speaks::Http).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn embedded_python_workers_over_http_are_killed() -> anyhow::Result<()> {
+    serve(Wiring::Embedded, Speaks::Http).await
+}
+
+async fn serve(wiring: Wiring, speaks: Speaks) -> anyhow::Result<()> {
+    // The bundled worker of the embedded wiring serves others.
+    let setup = setup(wiring).workers(0).set("worker.pool", "bundled");
+    run(setup, async |system| {
+        let rig = Rig::new(system, speaks)?;
         let outcome = killed(&rig).await;
         let logs: Vec<_> = rig
             .workers
@@ -51,9 +67,10 @@ async fn cluster_python_workers_are_killed() -> anyhow::Result<()> {
     .await
 }
 
-/// A cluster, and the workers that serve it.
+/// A system, and the workers that serve it.
 struct Rig<'a> {
     system: &'a System,
+    speaks: Speaks,
     workers: Mutex<BTreeMap<String, Process>>,
     /// What was accepted beside the batch, by action.
     accepted: RefCell<BTreeMap<&'static str, BTreeSet<i64>>>,
@@ -62,21 +79,38 @@ struct Rig<'a> {
 }
 
 impl<'a> Rig<'a> {
-    fn new(system: &'a System) -> anyhow::Result<Self> {
-        let names = ["python-1", "python-2"];
-        let workers = names.map(|name| anyhow::Ok((name.to_owned(), start(system, name)?)));
-        Ok(Self {
+    fn new(system: &'a System, speaks: Speaks) -> anyhow::Result<Self> {
+        let rig = Self {
             system,
-            workers: Mutex::new(workers.into_iter().collect::<anyhow::Result<_>>()?),
+            speaks,
+            workers: Mutex::default(),
             accepted: RefCell::default(),
             gone: RefCell::default(),
-        })
+        };
+        let names = ["python-1", "python-2"];
+        let workers = names.map(|name| anyhow::Ok((name.to_owned(), rig.start(name)?)));
+        let workers = Mutex::new(workers.into_iter().collect::<anyhow::Result<_>>()?);
+        Ok(Self { workers, ..rig })
+    }
+
+    fn start(&self, name: &str) -> anyhow::Result<Process> {
+        worker(self.system, self.speaks, name, LEASE.as_secs())
+    }
+
+    /// The `run` of one of [`SHORT`].
+    fn short(&self, action_ref: &str) -> Value {
+        let name = action_ref.trim_start_matches("it.");
+        match (self.speaks, name) {
+            (Speaks::Amqp, name) => json!({"builtin": name}),
+            (Speaks::Http, "echo") => json!({"program": ["/bin/cat"]}),
+            (Speaks::Http, _) => json!({"program": ["/bin/true"]}),
+        }
     }
 
     /// Does one of [`STEPS`], with more to do for the workers than they have slots.
     async fn disturb(&self, step: &str) -> anyhow::Result<()> {
-        for action_ref in BUILT_IN
-            .map(|(action_ref, ..)| action_ref)
+        for action_ref in SHORT
+            .map(|(action_ref, _)| action_ref)
             .into_iter()
             .chain([ONCE])
         {
@@ -89,7 +123,14 @@ impl<'a> Rig<'a> {
                 .extend(ids);
         }
         match step.split_once(' ').context("a step")? {
-            ("kill", "executor") => self.system.crash("executor").await,
+            ("crash", _) => {
+                let owner = match self.system.wiring() {
+                    Wiring::Embedded => "standalone",
+                    Wiring::Cluster => "executor",
+                };
+                self.system.crash(owner).await?;
+                self.system.api.until_ready().await
+            }
             ("kill", name) => self.kill(name).await,
             (_, name) => self.stop(name, true).await,
         }
@@ -108,7 +149,7 @@ impl<'a> Rig<'a> {
         let others: Vec<u32> = others.map(|(_, process)| process.pid()).collect();
         until_no_orphans_beside(self.system, &others).await?;
         self.gone.borrow_mut().push(now_ns());
-        workers.insert(name.to_owned(), start(self.system, name)?);
+        workers.insert(name.to_owned(), self.start(name)?);
         Ok(())
     }
 
@@ -123,14 +164,21 @@ impl<'a> Rig<'a> {
             "{name} did not say that it stopped"
         );
         if again {
-            workers.insert(name.to_owned(), start(self.system, name)?);
+            workers.insert(name.to_owned(), self.start(name)?);
         }
         Ok(())
     }
 }
 
-fn start(system: &System, name: &str) -> anyhow::Result<Process> {
-    worker(system, name, LEASE.as_secs())
+/// The name of the worker that holds the only slot of an action.
+async fn holder_of(system: &System, action_ref: &str) -> anyhow::Result<String> {
+    wait_for("a worker that holds the slot", async || {
+        let path = format!("/api/v1/actions/{action_ref}/holders");
+        let list = system.api.get(&path).await?.expect(200)?;
+        let name = list["holders"][0]["worker"]["name"].as_str();
+        Ok(name.context("no worker yet")?.to_owned())
+    })
+    .await
 }
 
 /// Waits until a worker of this name holds slots.
@@ -149,9 +197,9 @@ async fn until_holding(system: &System, name: &str) -> anyhow::Result<()> {
 
 async fn killed(rig: &Rig<'_>) -> anyhow::Result<()> {
     let api = &rig.system.api;
-    for (action_ref, name, limit) in BUILT_IN {
-        api.apply(&limited(action_ref, &json!({"builtin": name}), limit))
-            .await?;
+    for (action_ref, limit) in SHORT {
+        let run = rig.short(action_ref);
+        api.apply(&limited(action_ref, &run, limit)).await?;
     }
     let mut once = limited(ONCE, &Recording::of(rig.system, ONCE).run(rig.system), 2);
     once["on_worker_lost"] = json!("fail");
@@ -166,7 +214,7 @@ async fn killed(rig: &Rig<'_>) -> anyhow::Result<()> {
     for batch in batches {
         all.extend(tried_until_they_succeed(rig, &batch).await?);
     }
-    for (action_ref, ..) in BUILT_IN {
+    for (action_ref, _) in SHORT {
         let executions = ended(rig, action_ref).await?;
         all_are(&executions, "succeeded")?;
         all.extend(executions);
@@ -190,7 +238,7 @@ async fn programs_end_with_their_worker(rig: &Rig<'_>) -> anyhow::Result<()> {
     let (api, mut gate) = (&rig.system.api, Gate::open().await?);
     api.apply(&limited(REF, &gate.run(), 1)).await?;
     let id = api.submit(REF, json!({})).await?.id;
-    let (orphan, name) = (gate.next().await?, worker_of(rig.system, REF).await?);
+    let (orphan, name) = (gate.next().await?, holder_of(rig.system, REF).await?);
     rig.workers
         .lock()
         .await
@@ -205,7 +253,7 @@ async fn programs_end_with_their_worker(rig: &Rig<'_>) -> anyhow::Result<()> {
     rig.workers
         .lock()
         .await
-        .insert(name.clone(), start(rig.system, &name)?);
+        .insert(name.clone(), rig.start(&name)?);
     let again = gate.next().await?;
     ensure!(again.execution_id == id && again.attempt > 1, "{again:?}");
     again.leave(0).await?;
@@ -267,6 +315,13 @@ async fn ended(rig: &Rig<'_>, action_ref: &'static str) -> anyhow::Result<Vec<Va
 
 /// Nothing waits or holds a slot, nothing was unreadable, and no life is left.
 async fn nothing_is_left(system: &System) -> anyhow::Result<()> {
+    if system.wiring() == Wiring::Embedded {
+        let cluster = system.api.get("/api/v1/cluster").await?.expect(200)?;
+        let workers = cluster["workers"].as_array().context("no workers")?;
+        let is_left = |life: &&Value| life["alive"] == true && life["pool"] == "default";
+        ensure!(!workers.iter().any(|life| is_left(&life)), "{cluster}");
+        return Ok(());
+    }
     let mut connection = system.database()?.connect().await?;
     for what in [
         "attune.execution_active",
