@@ -8,21 +8,16 @@ else it reports as failed. TERM or INT make it finish what runs and stop.
 
 One loop owns all state. Programs run beside it as processes; nothing else is concurrent.
 
-Needs pika. Written from docs/PROTOCOL.md alone.
+Needs Linux and pika. Written from docs/PROTOCOL.md alone.
 """
 
 import argparse
-import collections
-import datetime
 import json
 import os
 import random
-import shutil
 import signal
 import socket
-import subprocess
 import sys
-import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -31,52 +26,12 @@ import uuid
 import pika
 import pika.exceptions
 
-# What is kept of stdout and of stderr, in bytes.
-OUTPUT_BYTES = 64 * 1024
-# Between TERM and KILL.
-KILL_GRACE_SECONDS = 5
-# What waits for so long while all slots are taken goes back: another worker may have a free one.
-GIVE_BACK_SECONDS = 0.1
-# A run that lasts so long is told.
-TOLD_AFTER_SECONDS = 0.1
-# Returns and ends are told again so often until they are settled, and missing sections asked for.
-AGAIN_SECONDS = 2.0
-RESYNC_SECONDS = 0.5
-# What an owner is told of others is said again so often.
-ELSEWHERE_SECONDS = 1.0
-# At the end it waits for so long until all is settled: what the broker has confirmed is safe.
-LAST_WORDS_SECONDS = 10
-# Variables of this process that programs may see.
-ENV_ALLOW = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR")
-
-
-def log(words):
-    print(f"{datetime.datetime.now().isoformat(timespec='milliseconds')} {words}", flush=True)
-
-
-def now_text():
-    return datetime.datetime.now(datetime.timezone.utc).isoformat()
+from life import LeaseExpired, Life, log, margin, now_text
 
 
 def items_of(message):
     payload = message["payload"]
     return payload if isinstance(payload, list) else [payload]
-
-
-def key_of(item):
-    return (item["execution_id"], item["attempt"])
-
-
-def named(key, **more):
-    return {"execution_id": key[0], "attempt": key[1], **more}
-
-
-def partition_of(key):
-    return key[0] & 0xFF
-
-
-class LeaseExpired(Exception):
-    """The lease of this life has ended: what runs must be killed."""
 
 
 class Lease:
@@ -119,8 +74,7 @@ class Lease:
                 "draining": self.draining,
             },
         )
-        margin = min(2.0, lease / 6)
-        self.trusted_until = sent + answer["lease_expires_in_ms"] / 1000 - margin
+        self.trusted_until = sent + answer["lease_expires_in_ms"] / 1000 - margin(lease)
         self.due = sent + lease / 3
 
     def keep(self):
@@ -137,351 +91,6 @@ class Lease:
         return time.monotonic() < self.trusted_until
 
 
-class Run:
-    """One attempt of one execution, from its start to its end."""
-
-    def __init__(self, item):
-        self.item = item
-        self.began, self.started_at = time.monotonic(), now_text()
-        self.cause = None  # why it is being ended: timed_out or cancelled
-        self.kill_at = None
-        self.process = None
-        self.ends_at = None  # of the built-in sleep
-        self.ended = None  # of what ended at once
-        self.folder = None
-        try:
-            self.start()
-        except OSError as error:
-            self.ended = {"status": "failed", "error": f"it cannot be started: {error}"}
-
-    def start(self):
-        run, parameters = self.item["run"], self.item["parameters"]
-        if "program" in run:
-            self.start_program(run["program"], json.dumps(parameters).encode())
-            return
-        name = run.get("builtin")
-        if name == "noop":
-            self.ended = {"status": "succeeded"}
-        elif name == "echo":
-            self.ended = {"status": "succeeded", "result": parameters}
-        elif name == "fail":
-            self.ended = {"status": "failed", "error": str(parameters.get("message", "failed"))}
-        elif name == "sleep":
-            self.ends_at = self.began + float(parameters["seconds"])
-        else:
-            self.ended = {"status": "failed", "error": f"this worker cannot run {run}"}
-
-    def start_program(self, argv, parameters):
-        self.folder = tempfile.mkdtemp(prefix="attune-run-")
-        given = os.path.join(self.folder, "parameters.json")
-        with open(given, "wb") as file:
-            file.write(parameters)
-        env = {name: os.environ[name] for name in ENV_ALLOW if name in os.environ}
-        env.update(self.item.get("env") or {})
-        env.update(
-            ATTUNE_EXECUTION_ID=str(self.item["execution_id"]),
-            ATTUNE_ATTEMPT=str(self.item["attempt"]),
-            ATTUNE_ACTION=self.item["action_ref"],
-            ATTUNE_PARAMETERS_FILE=given,
-        )
-        # Files instead of pipes: nobody has to read them while it runs.
-        with open(given, "rb") as stdin, self.output("stdout", "wb") as stdout, self.output(
-            "stderr", "wb"
-        ) as stderr:
-            self.process = subprocess.Popen(
-                argv,
-                stdin=stdin,
-                stdout=stdout,
-                stderr=stderr,
-                env=env,
-                cwd=self.folder,
-                start_new_session=True,
-            )
-
-    def output(self, name, mode):
-        return open(os.path.join(self.folder, name), mode)
-
-    def signal(self, number):
-        try:
-            os.killpg(self.process.pid, number)
-        except ProcessLookupError:
-            pass
-
-    def end(self, cause):
-        """Begins to end it; `poll` goes on with that."""
-        if self.cause is not None:
-            return
-        self.cause = cause
-        if self.process is None:
-            self.ended = {"status": cause}
-            return
-        self.signal(signal.SIGTERM)
-        self.kill_at = time.monotonic() + KILL_GRACE_SECONDS
-
-    def kill(self):
-        """Ends it at once, because its lease is lost; nothing of it is reported."""
-        if self.process is not None:
-            self.signal(signal.SIGKILL)
-            self.process.wait()
-        self.clean()
-
-    def poll(self):
-        """What it came to, once it is over."""
-        now = time.monotonic()
-        if self.cause is None and now - self.began > self.item["timeout_seconds"]:
-            self.end("timed_out")
-        if self.ends_at is not None and now >= self.ends_at and self.ended is None:
-            self.ended = {"status": "succeeded"}
-        if self.ended is None and self.process is not None:
-            if self.kill_at is not None and now >= self.kill_at:
-                self.signal(signal.SIGKILL)
-            code = self.process.poll()
-            if code is not None:
-                # What it has started and left behind goes with it.
-                self.signal(signal.SIGKILL)
-                self.ended = self.outcome(code)
-        if self.ended is None:
-            return None
-        self.clean()
-        item = {
-            "execution_id": self.item["execution_id"],
-            "attempt": self.item["attempt"],
-            "action_id": self.item["action_id"],
-            "started_at": self.started_at,
-            "finished_at": now_text(),
-        }
-        return item | self.ended
-
-    def outcome(self, code):
-        stdout, whole = self.kept("stdout")
-        stderr, _ = self.kept("stderr")
-        status = "succeeded" if code == 0 else "failed"
-        found = {"status": self.cause or status, "stdout": stdout, "stderr": stderr}
-        if code >= 0:
-            found["exit_code"] = code
-        if self.cause == "timed_out":
-            found["error"] = f"it ran longer than {self.item['timeout_seconds']} s"
-        elif self.cause == "cancelled":
-            found["error"] = "cancelled while it ran"
-        elif code > 0:
-            found["error"] = f"the program exited with code {code}"
-        elif code < 0:
-            found["error"] = f"the program was ended by signal {-code}"
-        if stdout:
-            found["result"] = self.result(stdout) if whole else stdout
-        return found
-
-    @staticmethod
-    def result(stdout):
-        try:
-            value = json.loads(stdout)
-            # Not what only Python takes for JSON: NaN and infinities.
-            json.dumps(value, allow_nan=False)
-            return value
-        except (ValueError, RecursionError):
-            return stdout.rstrip("\n")
-
-    def kept(self, name):
-        """The beginning of an output, marked when it is cut, and whether it is whole."""
-        with self.output(name, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            text = file.read(OUTPUT_BYTES).decode(errors="replace")
-        if size > OUTPUT_BYTES:
-            return f"{text}\n[cut: {size - OUTPUT_BYTES} more bytes]", False
-        return text, True
-
-    def clean(self):
-        if self.folder is not None:
-            shutil.rmtree(self.folder, ignore_errors=True)
-            self.folder = None
-
-
-class Stream:
-    """What was taken of the sections of one partition."""
-
-    def __init__(self):
-        self.next = (0, 0)  # epoch and number
-        self.heard, self.owner = 0, None  # the latest epoch of which anything came, and its owner
-        self.missing = False
-        self.asked_at = 0.0
-
-
-class Entry:
-    """What became of a grant, until that is settled."""
-
-    def __init__(self, state, grant=None, why=None):
-        self.state = state  # waiting, running, ended or returned
-        self.grant = grant  # None of what a sync has named and nobody has seen here
-        self.why = why
-        self.since = time.monotonic()
-        self.ready_since = None  # a free slot of this worker is all that it waits for
-        self.run = None
-        self.told = False  # that it runs
-        self.item = None  # its end, as execution.completed
-        self.published_at = None
-        self.is_safe = False  # the broker has confirmed it
-
-    def ends(self, item):
-        self.state, self.item, self.published_at = "ended", item, None
-
-
-class Life:
-    """What a life of the worker holds: the worker's half of the protocol, without any I/O."""
-
-    def __init__(self, slots):
-        self.worker = str(uuid.uuid4())
-        self.slots = slots
-        self.streams = {}  # by partition
-        self.entries = {}  # by (execution_id, attempt), in order of arrival
-        self.returns_told = {}  # by owner: when, and what
-        self.elsewhere_told = {}
-
-    def all(self, *states):
-        return [(key, entry) for key, entry in self.entries.items() if entry.state in states]
-
-    def take(self, section):
-        stream = self.streams.setdefault(section["partition"], Stream())
-        place, sync = (section["epoch"], section["number"]), section.get("sync")
-        if section["epoch"] >= stream.heard:
-            stream.heard, stream.owner = section["epoch"], section["owner"]
-        if place < stream.next or (sync is None and place != stream.next):
-            # A copy, or of an owner that is one no more; or something before it is missing.
-            if place > stream.next and section["epoch"] >= stream.heard:
-                stream.missing = True
-            return
-        stream.next = (section["epoch"], section["number"] + 1)
-        if section["epoch"] >= stream.heard:
-            stream.missing = False
-        if sync is not None:
-            held = {key_of(item) for item in sync}
-            for key in [key for key in self.entries if partition_of(key) == section["partition"]]:
-                if key not in held:
-                    self.forget(key)
-        for item in section.get("settled", ()):
-            self.forget(key_of(item))
-        for key in map(key_of, sync or ()):
-            entry = self.entries.setdefault(key, Entry("returned", why="it was lost on its way"))
-            # What was said of it may be lost.
-            entry.told, entry.published_at = False, None
-        for grant in section.get("grants", ()):
-            if key_of(grant) in self.entries:
-                continue
-            closed = self.is_closed(section["partition"], grant["action_id"])
-            entry = Entry("returned" if closed else "waiting", grant)
-            entry.why = "something before it was given back" if closed else None
-            self.entries[key_of(grant)] = entry
-        for item in section.get("cancel", ()):
-            entry = self.entries.get(key_of(item))
-            if entry and entry.state == "running":
-                entry.run.end("cancelled")
-            elif entry and entry.state == "waiting":
-                known = {name: entry.grant[name] for name in ("execution_id", "attempt", "action_id")}
-                entry.ends(known | {"status": "cancelled"})
-        self.give_back("it was called back", section.get("recall", ()))
-
-    def is_closed(self, partition, action_id):
-        """Whether something of the action is on its way back: what begins now would overtake it."""
-        return any(
-            partition_of(key) == partition
-            and (entry.grant is None or entry.grant["action_id"] == action_id)
-            for key, entry in self.all("returned")
-        )
-
-    def forget(self, key):
-        entry = self.entries.pop(key, None)
-        if entry and entry.state == "running":
-            entry.run.kill()
-
-    def ready(self):
-        """What waits for nothing but a free slot of this worker, in order of arrival."""
-        before = collections.Counter()
-        ready = []
-        for _, entry in self.all("waiting", "running"):
-            action, most = entry.grant["action_id"], entry.grant.get("slots")
-            # One that is granted ahead of its slot begins when enough of those before it have ended.
-            if entry.state == "waiting" and (most is None or before[action] < most):
-                entry.ready_since = entry.ready_since or time.monotonic()
-                ready.append(entry)
-            before[action] += 1
-        return ready
-
-    def begin(self, lease):
-        free = self.slots - len(self.all("running"))
-        for entry in self.ready()[: max(free, 0)]:
-            if not lease.is_good():
-                return
-            entry.state, entry.since = "running", time.monotonic()
-            entry.run = Run(entry.grant)
-
-    def finish(self):
-        for _, entry in self.all("running"):
-            item = entry.run.poll()
-            if item is not None:
-                entry.ends(item)
-
-    def give_back(self, why, actions=None):
-        """Gives back everything that waits, or all of it of some actions: never one from the middle."""
-        for _, entry in self.all("waiting"):
-            if actions is None or entry.grant["action_id"] in actions:
-                entry.state, entry.why = "returned", why
-
-    def give_back_late(self):
-        """Gives back what has waited for long because all slots are taken."""
-        if len(self.all("running")) >= self.slots:
-            late = time.monotonic() - GIVE_BACK_SECONDS
-            waiting = [entry for entry in self.ready() if entry.ready_since <= late]
-            actions = {entry.grant["action_id"] for entry in waiting}
-            self.give_back("all slots of its worker are taken", actions)
-
-    def link_is_new(self):
-        for stream in self.streams.values():
-            stream.missing, stream.asked_at = True, 0.0
-        self.returns_told.clear()
-        for _, entry in self.all("ended"):
-            entry.published_at = None
-
-    def ends(self):
-        """The ends that are to be published now."""
-        due = time.monotonic() - AGAIN_SECONDS
-        ended = [entry for _, entry in self.all("ended")]
-        return [entry for entry in ended if entry.published_at is None or entry.published_at <= due]
-
-    def reports(self):
-        """What is to be told now, by owner."""
-        now = time.monotonic()
-        owner_of = lambda key: self.streams[partition_of(key)].owner
-        for owner in {stream.owner for stream in self.streams.values()}:
-            unended = [owner_of(key) for key, _ in self.all("waiting", "running")]
-            elsewhere = sum(of != owner for of in unended)
-            report = {"worker": self.worker, "elsewhere": elsewhere}
-            returned = {key: e for key, e in self.all("returned") if owner_of(key) == owner}
-            told_at, told = self.returns_told.get(owner, (0.0, set()))
-            if returned and (set(returned) - told or now - told_at >= AGAIN_SECONDS):
-                # Always everything that is not settled.
-                report["returned"] = [named(key, why=e.why) for key, e in returned.items()]
-                self.returns_told[owner] = (now, set(returned))
-            started = []
-            for key, entry in self.all("running"):
-                age = now - entry.since
-                if owner_of(key) == owner and not entry.told and age >= TOLD_AFTER_SECONDS:
-                    entry.told = True
-                    started.append(named(key, age_ms=int(age * 1000)))
-            resync = []
-            for partition, stream in self.streams.items():
-                due = now - stream.asked_at >= RESYNC_SECONDS
-                if stream.owner == owner and stream.missing and due:
-                    stream.asked_at = now
-                    resync.append(partition)
-            report |= {"started": started} if started else {}
-            report |= {"resync": resync} if resync else {}
-            told_at, told = self.elsewhere_told.get(owner, (0.0, 0))
-            # An owner forgets it unless it is said again.
-            is_due = elsewhere != told or (elsewhere and now - told_at >= ELSEWHERE_SECONDS)
-            if len(report) > 2 or is_due:
-                self.elsewhere_told[owner] = (now, elsewhere)
-                yield owner, report
-
-
 class Worker:
     def __init__(self, args):
         self.args = args
@@ -493,7 +102,6 @@ class Worker:
         self.telling = None  # the channel for reports
         self.safe = None  # the channel for ends, which the broker confirms
         self.stopping = False
-        self.stop_at = None
 
     def begin_life(self):
         self.life = Life(self.args.slots)
@@ -501,8 +109,7 @@ class Worker:
 
     def lose_lease(self, error):
         log(f"the lease is lost, everything is killed: {error}")
-        for key in list(self.life.entries):
-            self.life.forget(key)
+        self.life.end()
         self.begin_life()
         self.close()
 
@@ -573,8 +180,9 @@ class Worker:
     def report(self):
         for owner, report in self.life.reports():
             # One that nobody receives waits for the sync of the next owner.
+            report["worker"] = self.life.worker
             self.publish(self.telling, self.to_owners, owner, "worker.report", report)
-        ends = self.life.ends()[:100]
+        ends = self.life.ends()
         if ends:
             kind = "execution.completed"
             items = [entry.item | {"worker": self.life.worker} for entry in ends]
@@ -598,19 +206,12 @@ class Worker:
             self.lease.draining = True
             self.lease.renew()
             self.say_hello()
+            self.life.draining_since = time.monotonic()
         self.lease.keep()
-        if self.stopping:
-            self.life.give_back("its worker stops")
-        else:
-            self.life.begin(self.lease)
-            self.life.give_back_late()
-        self.life.finish()
+        self.life.work(self.lease.is_good)
         self.report()
-        if self.stopping and not self.life.all("running"):
-            self.stop_at = self.stop_at or time.monotonic() + LAST_WORDS_SECONDS
-            is_safe = all(entry.is_safe for _, entry in self.life.all("ended"))
-            if not self.life.entries or (is_safe and time.monotonic() >= self.stop_at):
-                return False
+        if self.life.is_done():
+            return False
         # Programs do not wake this loop, so it looks after them often.
         pause = 0.01 if self.life.entries else 0.05
         self.link.connection.process_data_events(time_limit=pause)
@@ -632,11 +233,11 @@ class Worker:
                 self.close()
                 self.go_on_alone(random.uniform(0, pause))
                 pause = min(2 * pause, 10.0)
+        self.close()
         try:
             self.lease.call("retire", {"worker": self.life.worker})
         except (LeaseExpired, OSError) as error:
             log(f"the lease runs out by itself: {error}")
-        self.close()
         log("stopped")
 
     def go_on_alone(self, seconds):

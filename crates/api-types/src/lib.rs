@@ -40,4 +40,4 @@ pub use policies::{
     PolicyResult, PolicyShown, PolicyVersions, PolicyView,
 };
 pub use queues::{HealthState, QueueHealth, QueueList, QueueView};
-pub use worker::{Lease, LeaseRequest, RetireRequest};
+pub use worker::{ExchangeRequest, Exchanged, Lease, LeaseRequest, RetireRequest};

@@ -2,7 +2,9 @@
 
 use attune_core::WorkerId;
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use utoipa::ToSchema;
+use uuid::Uuid;
 
 /// A worker says that it lives; the first time it is registered by it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -33,6 +35,57 @@ pub struct LeaseRequest {
 pub struct Lease {
     /// When it ends unless it is renewed, in milliseconds from the renewal.
     pub lease_expires_in_ms: u64,
+}
+
+/// What a worker says that speaks HTTP alone. The call renews its lease, as [`LeaseRequest`] does.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ExchangeRequest {
+    /// This life of the worker: a UUID, fresh at every start of the process and after every lost lease.
+    #[schema(value_type = Uuid)]
+    pub worker: WorkerId,
+    /// Its name for people.
+    #[schema(min_length = 1, max_length = 256)]
+    pub name: String,
+    /// The pool it serves.
+    #[schema(pattern = "^[a-z0-9_-]{1,64}$")]
+    pub pool: String,
+    /// How many executions it runs at once.
+    #[schema(minimum = 1, maximum = 100_000)]
+    pub slots: u32,
+    /// How long it counts as alive from now on without another renewal.
+    #[schema(minimum = 1, maximum = 300)]
+    pub lease_seconds: u32,
+    /// It is about to stop: nothing more is granted to it.
+    #[serde(default)]
+    pub draining: bool,
+    /// For how long the answer may wait for sections, in milliseconds; a third of the lease at most. Without
+    /// it nothing is waited for, and the answer has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(maximum = 20_000)]
+    pub wait_ms: Option<u32>,
+    /// Ends of runs: items of `execution.completed`, whose `worker` may be left out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<Object>, max_items = 1000)]
+    pub completions: Vec<Box<RawValue>>,
+    /// Items of `worker.report`, each with the `owner` that it is for, and whose `worker` is left out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<Object>, max_items = 1000)]
+    pub reports: Vec<Box<RawValue>>,
+}
+
+/// The lease of a worker that speaks HTTP alone, and what it is told.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Exchanged {
+    /// When the lease ends unless it is renewed, in milliseconds from the renewal.
+    pub lease_expires_in_ms: u64,
+    /// By which way the sections come, where some were asked for. When it is not the one of the answer before,
+    /// sections may be lost between the two.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link: Option<Uuid>,
+    /// The sections that were there, in their order: items of `execution.requested`.
+    #[schema(value_type = Vec<Object>)]
+    pub sections: Vec<Box<RawValue>>,
 }
 
 /// A worker that has nothing left to run gives its lease up.

@@ -56,9 +56,17 @@ impl ApiError {
     }
 
     /// What is wrong with one of the `documents` of a list, with its place.
-    pub(crate) fn in_document(mut self, number: usize) -> Self {
-        let field = self.detail.field.unwrap_or_default();
-        self.detail.field = Some(format!("documents.{number}.{field}"));
+    pub(crate) fn in_document(self, number: usize) -> Self {
+        self.in_item("documents", number)
+    }
+
+    /// What is wrong with an item of a list of the input, with its place.
+    pub(crate) fn in_item(mut self, list: &str, number: usize) -> Self {
+        let place = format!("{list}.{number}");
+        self.detail.field = Some(match self.detail.field {
+            Some(field) if !field.is_empty() => format!("{place}.{field}"),
+            _ => place,
+        });
         self
     }
 

@@ -30,6 +30,7 @@ pub mod health;
 mod layers;
 mod options;
 mod policies;
+mod polls;
 mod ports;
 mod query;
 mod ready;

@@ -16,6 +16,8 @@ pub struct ApiOptions {
     pub partitions: u16,
     /// Larger request bodies are refused with 413, in bytes.
     pub max_body_bytes: usize,
+    /// The largest message that the bus carries, in bytes.
+    pub max_message_bytes: usize,
     /// How long a command waits for the answer of its partition's owner.
     pub submit_timeout: Duration,
     /// The largest page that a list may be asked for, in rows.
@@ -83,6 +85,7 @@ impl ApiOptions {
             network: Network::Loopback,
             partitions,
             max_body_bytes: attune_core::input::DEFAULT_MAX_BYTES,
+            max_message_bytes: attune_core::input::DEFAULT_MAX_BYTES,
             submit_timeout: Duration::from_secs(10),
             max_page_size: 1000,
             page_bytes: 8 * 1024 * 1024,

@@ -17,7 +17,7 @@ use tracing::{debug, info, warn};
 
 use crate::options::{ApiOptions, OpsListen};
 use crate::ports::Ports;
-use crate::routes::{ops_routes, router};
+use crate::routes::{ops_routes, router_until};
 
 /// How long requests that are under way may go on after the order to stop.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -82,6 +82,8 @@ pub struct ApiServer {
     ops: Option<Door>,
     /// Holds a token for each request that is under way.
     requests: TaskTracker,
+    /// Ends requests that only wait for something to happen.
+    stop: CancellationToken,
 }
 
 impl ApiServer {
@@ -123,8 +125,15 @@ impl ApiServer {
             write_timeout: options.write_timeout,
             one_request_within: None,
         };
-        let api = door(addresses.api, router(options, ports, extra), bounds);
-        Self { api, ops, requests }
+        let stop = CancellationToken::new();
+        let routes = router_until(stop.clone(), options, ports, extra);
+        let api = door(addresses.api, routes, bounds);
+        Self {
+            api,
+            ops,
+            requests,
+            stop,
+        }
     }
 
     /// The address of the API.
@@ -158,7 +167,11 @@ impl ApiServer {
                 door.serve(&connections, &shutdown).await;
             }
         };
-        tokio::join!(self.api.serve(&connections, &shutdown), ops);
+        let stopping = async {
+            shutdown.cancelled().await;
+            self.stop.cancel();
+        };
+        tokio::join!(self.api.serve(&connections, &shutdown), ops, stopping);
         connections.close();
         self.requests.close();
         if tokio::time::timeout(DRAIN_TIMEOUT, self.requests.wait())

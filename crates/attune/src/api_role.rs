@@ -77,6 +77,7 @@ pub(crate) fn options(settings: &Settings, runs: bool) -> ApiOptions {
     options.network = api.network;
     options.ops_network = settings.ops.network;
     options.max_body_bytes = api.max_body_bytes;
+    options.max_message_bytes = settings.broker.max_message_bytes;
     options.submit_timeout = api.submit_timeout();
     options.max_page_size = clamp(api.max_page_size);
     options.max_connections_per_peer = api.max_connections_per_peer;

@@ -5,6 +5,7 @@ mod admin;
 mod cluster;
 mod dead_letters;
 mod events;
+mod exchange;
 mod executions;
 mod explain;
 mod holders;
@@ -29,6 +30,7 @@ use bytes::Bytes;
 use tokio::sync::Semaphore;
 use tokio::task::JoinError;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 use tower_http::catch_panic::CatchPanicLayer;
 use tracing::error;
 use utoipa_axum::router::OpenApiRouter;
@@ -43,6 +45,7 @@ use crate::events::Events;
 use crate::layers;
 use crate::options::ApiOptions;
 use crate::policies::{KnownPolicies, Turns};
+use crate::polls::Polls;
 use crate::ports::Ports;
 use crate::reference;
 
@@ -65,6 +68,8 @@ pub(crate) struct Shared {
     pub(crate) events: Arc<Events>,
     /// A permit for each who listens to that.
     pub(crate) listeners: Arc<Semaphore>,
+    /// The links of workers that speak HTTP alone.
+    pub(crate) polls: Arc<Polls>,
 }
 
 impl Shared {
@@ -106,12 +111,23 @@ impl Shared {
 /// # Panics
 /// When `extra` has a path of the API.
 pub fn router(options: ApiOptions, ports: Ports, extra: Router) -> Router {
+    router_until(CancellationToken::new(), options, ports, extra)
+}
+
+/// The same, where whoever waits for something to happen is answered at once when `stop` comes.
+pub(crate) fn router_until(
+    stop: CancellationToken,
+    options: ApiOptions,
+    ports: Ports,
+    extra: Router,
+) -> Router {
     let permits = Arc::new(Semaphore::new(options.max_requests));
     let request_timeout = options.request_timeout();
     let network = options.network;
     let aside = Arc::new(Aside::new());
     let catalog = Catalog::new(ports.actions.clone(), Arc::clone(&aside));
     let events = Events::new(Arc::clone(&ports.bus));
+    let polls = Polls::new(Arc::clone(&ports.bus), options.max_message_bytes, stop);
     let app: App = Arc::new(Shared {
         options,
         ports,
@@ -124,6 +140,7 @@ pub fn router(options: ApiOptions, ports: Ports, extra: Router) -> Router {
         bodies: Budget::of_bodies(),
         events,
         listeners: events::listeners(),
+        polls,
     });
     let (probes, of_probes) = probes(app.ports.clone()).split_for_parts();
     let (api, mut described) = api(app).split_for_parts();
@@ -200,6 +217,7 @@ fn api(app: App) -> OpenApiRouter {
         .routes(routes!(dead_letters::requeue))
         .routes(routes!(worker::lease))
         .routes(routes!(worker::retire))
+        .routes(routes!(exchange::exchange))
         .with_state(app);
     OpenApiRouter::new().nest("/api/v1", v1)
 }

@@ -38,6 +38,11 @@ pub(crate) async fn lease(
     let body = body::read(request, &app.options, &app.bodies).await?;
     let asked: LeaseRequest = body::parse(&body)?;
     check(&asked)?;
+    Ok(Json(renew(&app, asked).await?))
+}
+
+/// Renews what was checked before.
+pub(super) async fn renew(app: &App, asked: LeaseRequest) -> Result<Lease, ApiError> {
     let lease = WorkerLease {
         worker: asked.worker,
         name: asked.name,
@@ -47,9 +52,9 @@ pub(crate) async fn lease(
         draining: asked.draining,
     };
     app.ports.workers.renew_worker(&lease).await.map_err(over)?;
-    Ok(Json(Lease {
+    Ok(Lease {
         lease_expires_in_ms: u64::from(asked.lease_seconds) * 1000,
-    }))
+    })
 }
 
 /// The store knows of one conflict with a worker: its lease is over.
@@ -64,7 +69,7 @@ fn over(error: StoreError) -> ApiError {
     }
 }
 
-fn check(asked: &LeaseRequest) -> Result<(), ApiError> {
+pub(super) fn check(asked: &LeaseRequest) -> Result<(), ApiError> {
     check_required_text("name", &asked.name)?;
     check_pool(&asked.pool)?;
     for (field, value, max) in [

@@ -48,6 +48,7 @@ pub(crate) struct Api {
 pub(crate) fn options() -> ApiOptions {
     let mut options = ApiOptions::new("127.0.0.1:0".parse().unwrap(), 1);
     options.max_body_bytes = 10_000;
+    options.max_message_bytes = 9_000;
     options.max_page_size = 100;
     options
 }

@@ -8,6 +8,7 @@
 mod actions;
 mod dead_letters;
 mod events;
+mod exchange;
 mod executions;
 mod explain;
 mod fake_cluster;

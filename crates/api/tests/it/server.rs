@@ -4,13 +4,15 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use attune_api::{ApiOptions, ApiServer, BindError, OpsListen};
+use attune_bus::{Bus as _, Subscription, Topic};
+use attune_core::WorkerId;
 use axum::Router;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
 use crate::fakes::Fake;
-use crate::harness::options;
+use crate::harness::{options, until};
 
 #[tokio::test]
 async fn other_machines_are_served_only_where_that_is_said() {
@@ -68,6 +70,62 @@ async fn talk(stream: &mut TcpStream, text: &str) -> String {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();
     answer
+}
+
+/// The call of a worker that waits for sections.
+fn waits(worker: WorkerId) -> String {
+    let body = format!(
+        r#"{{"worker": "{worker}", "name": "w", "pool": "default", "slots": 1, "lease_seconds": 60,
+            "wait_ms": 20000}}"#
+    );
+    format!(
+        "POST /api/v1/worker/exchange HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
+         content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+#[tokio::test]
+async fn a_worker_that_hangs_up_is_told_nothing_more() {
+    let fake = Fake::default();
+    let (address, ..) = start(fake.clone()).await;
+    let (bus, worker) = (fake.with(|state| state.bus.clone()), WorkerId::fresh());
+    let subscribe = |topic| bus.subscribe(Subscription { topic, prefetch: 1 });
+    let mut hellos = subscribe(Topic::Hello).await.unwrap();
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(waits(worker).as_bytes()).await.unwrap();
+    hellos.next().await.unwrap();
+    // Who else wants its place is refused while it has a link.
+    assert!(subscribe(Topic::Link(worker)).await.is_err());
+    drop(stream);
+    let ending = async {
+        while subscribe(Topic::Link(worker)).await.is_err() {
+            tokio::task::yield_now().await;
+        }
+    };
+    let ended = tokio::time::timeout(Duration::from_secs(5), ending).await;
+    ended.expect("half of the time for which a link stays without a call");
+}
+
+#[tokio::test]
+async fn a_stop_answers_a_worker_that_waits() {
+    let fake = Fake::default();
+    let (address, stop, task) = start(fake.clone()).await;
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let request = waits(WorkerId::fresh());
+    let began = std::time::Instant::now();
+    let stopping = async {
+        until(|| fake.with(|state| !state.leases.is_empty())).await;
+        stop.cancel();
+    };
+    let (answer, ()) = tokio::join!(talk(&mut stream, &request), stopping);
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert!(answer.ends_with(r#""sections":[]}"#), "{answer}");
+    task.await.unwrap();
+    assert!(
+        began.elapsed() < Duration::from_secs(9),
+        "it was waited for"
+    );
 }
 
 #[tokio::test]

@@ -96,7 +96,9 @@ fn read_records(path: &Path) -> anyhow::Result<HashMap<ExecutionId, (i64, Option
     let mut records: HashMap<ExecutionId, (i64, Option<i64>)> = HashMap::new();
     for line in text.lines() {
         let mut words = line.split(' ');
-        let (kind, id, time) = (words.next(), words.next(), words.next());
+        let (kind, id) = (words.next(), words.next());
+        // Between them is the attempt: each is expected to be the only one.
+        let time = words.nth(1);
         let (Some(kind), Some(id), Some(time)) = (kind, id, time) else {
             anyhow::bail!("a record is cut: {line:?}");
         };

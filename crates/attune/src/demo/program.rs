@@ -27,14 +27,18 @@ struct Parameters {
 pub(crate) fn run(arguments: &DemoProgram) -> anyhow::Result<ExitCode> {
     let began = attune_record::now_ns();
     let id = std::env::var("ATTUNE_EXECUTION_ID").context("ATTUNE_EXECUTION_ID is not set")?;
-    append(&arguments.record, &format!("start {id} {began}\n"))?;
+    let attempt = std::env::var("ATTUNE_ATTEMPT").context("ATTUNE_ATTEMPT is not set")?;
+    append(
+        &arguments.record,
+        &format!("start {id} {attempt} {began}\n"),
+    )?;
     let mut text = String::new();
     std::io::stdin().read_to_string(&mut text)?;
     let parameters: Parameters = serde_json::from_str(&text).context("the parameters")?;
     std::thread::sleep(Duration::from_millis(parameters.work_ms));
     append(
         &arguments.record,
-        &format!("end {id} {}\n", attune_record::now_ns()),
+        &format!("end {id} {attempt} {}\n", attune_record::now_ns()),
     )?;
     // After the record: nobody may be there to read it, when the worker has died.
     println!("{}", serde_json::json!({"worked_ms": parameters.work_ms}));

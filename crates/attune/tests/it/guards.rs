@@ -92,9 +92,14 @@ async fn is_gone(pid: Pid) -> anyhow::Result<()> {
 
 /// Waits until every demo program of a system has a worker of that system for a parent.
 pub(crate) async fn until_no_orphans(system: &System) -> anyhow::Result<()> {
+    until_no_orphans_beside(system, &[]).await
+}
+
+/// Likewise, where these processes are workers as well.
+pub(crate) async fn until_no_orphans_beside(system: &System, beside: &[u32]) -> anyhow::Result<()> {
     let folder = system.folder().to_string_lossy();
     wait_for("the end of the orphans", async || {
-        let mut workers = Vec::new();
+        let mut workers = beside.to_vec();
         for name in system.names().await {
             workers.push(system.pid(&name).await?);
         }

@@ -4,6 +4,7 @@
 //! in a process for each role on PostgreSQL and RabbitMQ; what concerns servers runs on a cluster
 //! alone. Order and limits are judged by the times that run programs or workers wrote down.
 
+mod askers;
 mod bad_input;
 mod batches;
 mod bench;
@@ -44,6 +45,7 @@ mod pauses;
 mod policies;
 mod priorities;
 mod python;
+mod python_kills;
 mod queues;
 mod rates;
 mod requests;

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail, ensure};
-use attune_core::{ActionId, ExecutionId};
+use attune_core::{ActionId, Attempt, ExecutionId};
 use attune_history::{Interval, judge_action};
-use attune_record::{Record, read_dir};
+use attune_record::{Record, Recorder, read_dir};
 use attune_testkit::{System, wait_for};
 use serde_json::{Value, json};
 
@@ -33,23 +33,68 @@ impl Recording {
         let text = std::fs::read_to_string(&self.file)
             .with_context(|| format!("{}", self.file.display()))?;
         let mut intervals: Vec<Interval> = Vec::new();
-        let mut latest: HashMap<ExecutionId, usize> = HashMap::new();
+        let mut starts: HashMap<(ExecutionId, Attempt), usize> = HashMap::new();
         for line in text.lines() {
             let words: Vec<&str> = line.split(' ').collect();
-            let &[kind, id, time] = words.as_slice() else {
+            let &[kind, id, attempt, time] = words.as_slice() else {
                 bail!("a cut record: {line:?}")
             };
-            let (id, time) = (id.parse().map_err(anyhow::Error::msg)?, time.parse()?);
+            let id = id.parse().map_err(anyhow::Error::msg)?;
+            let (attempt, time) = (Attempt(attempt.parse()?), time.parse()?);
             if kind == "start" {
-                latest.insert(id, intervals.len());
-                intervals.push(Interval::new(id, time, None));
+                let twice = starts.insert((id, attempt), intervals.len());
+                ensure!(twice.is_none(), "{id} was begun twice in {attempt}");
+                intervals.push(Interval {
+                    attempt,
+                    ..Interval::new(id, time, None)
+                });
             } else {
-                let start = latest.get(&id).context("an end without a start")?;
+                let start = starts.get(&(id, attempt));
+                let start = start.context("an end without a start")?;
                 intervals[*start].end_ns = Some(time);
             }
         }
         Ok(intervals)
     }
+
+    /// The same, where those whose end nobody wrote were gone at one of these moments.
+    pub(crate) fn ended_by(&self, gone: &[i64]) -> anyhow::Result<Vec<Interval>> {
+        let mut intervals = self.intervals()?;
+        for run in intervals.iter_mut().filter(|run| run.end_ns.is_none()) {
+            run.end_ns = gone.iter().find(|ns| **ns > run.start_ns).copied();
+        }
+        Ok(intervals)
+    }
+}
+
+/// Writes runs of an action down for the history checker, as its programs saw them.
+pub(crate) fn tell_checker(
+    system: &System,
+    action_ref: &str,
+    runs: &[Interval],
+) -> anyhow::Result<()> {
+    let recorder = Recorder::create(&system.history(), "programs")?;
+    for (run, pid) in runs.iter().zip(1..) {
+        let (execution_id, attempt) = (run.execution_id, run.attempt);
+        recorder.record(Record::ProgramStart {
+            execution_id,
+            attempt,
+            action_ref: action_ref.to_owned(),
+            pid,
+            t_ns: run.start_ns,
+        });
+        if let Some(t_ns) = run.end_ns {
+            recorder.record(Record::ProgramEnd {
+                execution_id,
+                attempt,
+                action_ref: action_ref.to_owned(),
+                pid,
+                t_ns,
+            });
+        }
+    }
+    recorder.flush()?;
+    Ok(())
 }
 
 /// What the workers wrote about an action, once they have written the end of everything they

@@ -12,27 +12,54 @@ use tokio::process::Command;
 use crate::oracle::{Recording, judge};
 use crate::support::{all_are, granted_in_order, ids, limited, number, run, setup};
 
+/// What its worker is called, and for how long its lease lasts.
+const NAME: &str = "python-worker";
+const LEASE_SECONDS: u64 = 6;
+
 fn program(name: &str) -> String {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/python");
     folder.join(name).to_string_lossy().into_owned()
 }
 
-/// A worker in Python, beside a cluster that has no other.
-fn worker(system: &System) -> anyhow::Result<Process> {
-    let broker = system.broker()?;
-    let args = [
-        program("worker.py"),
-        format!("--amqp={}", broker.url()),
+/// What a worker in Python speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Speaks {
+    /// AMQP, and HTTP for its lease.
+    Amqp,
+    /// HTTP alone.
+    Http,
+}
+
+/// A worker in Python.
+pub(crate) fn worker(
+    system: &System,
+    speaks: Speaks,
+    name: &str,
+    lease_seconds: u64,
+) -> anyhow::Result<Process> {
+    let mut args = match speaks {
+        Speaks::Http => vec![program("http_worker.py")],
+        Speaks::Amqp => {
+            let broker = system.broker()?;
+            vec![
+                program("worker.py"),
+                format!("--amqp={}", broker.url()),
+                format!("--prefix={}", broker.prefix()),
+            ]
+        }
+    };
+    args.extend([
         format!("--api={}", system.api.base()),
-        format!("--prefix={}", broker.prefix()),
         "--slots=3".to_owned(),
-        "--lease-seconds=6".to_owned(),
-    ];
+        format!("--lease-seconds={lease_seconds}"),
+        format!("--name={name}"),
+    ]);
     Process::spawn(Launch {
-        name: "python-worker".to_owned(),
+        name: name.to_owned(),
         binary: prepared("ATTUNE_TEST_PYTHON")?.into(),
-        args: args.into(),
-        env: BTreeMap::new(),
+        args,
+        // What Python has compiled is no part of the examples.
+        env: BTreeMap::from([("PYTHONDONTWRITEBYTECODE".to_owned(), "1".to_owned())]),
         folder: system.folder().to_owned(),
     })
 }
@@ -56,9 +83,31 @@ async fn submit(system: &System, args: &[&str]) -> anyhow::Result<(i32, Value)> 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cluster_python_examples() -> anyhow::Result<()> {
     run(setup(Wiring::Cluster).workers(0), async |system| {
-        let mut python = worker(system)?;
+        let mut python = worker(system, Speaks::Amqp, NAME, LEASE_SECONDS)?;
         let outcome = examples(system, &mut python).await;
         outcome.with_context(|| format!("the Python worker's log:\n{}", python.tail()))
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cluster_python_worker_over_http() -> anyhow::Result<()> {
+    over_http(Wiring::Cluster).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn embedded_python_worker_over_http() -> anyhow::Result<()> {
+    over_http(Wiring::Embedded).await
+}
+
+async fn over_http(wiring: Wiring) -> anyhow::Result<()> {
+    // The bundled worker of the embedded wiring serves others.
+    let setup = setup(wiring).workers(0).set("worker.pool", "bundled");
+    run(setup, async |system| {
+        let mut python = worker(system, Speaks::Http, NAME, LEASE_SECONDS)?;
+        let outcome = ends(system).await;
+        outcome.with_context(|| format!("the Python worker's log:\n{}", python.tail()))?;
+        python.stop().await
     })
     .await
 }
@@ -66,6 +115,7 @@ async fn cluster_python_examples() -> anyhow::Result<()> {
 async fn examples(system: &System, python: &mut Process) -> anyhow::Result<()> {
     answers(system).await?;
     ends(system).await?;
+    printed(system).await?;
     batch(system, python).await?;
     python.stop().await?;
     ensure!(
@@ -118,7 +168,7 @@ async fn answers(system: &System) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Failing, timed out, cancelled and built-in ones.
+/// Failing, timed out and cancelled ones, and one that returns something.
 async fn ends(system: &System) -> anyhow::Result<()> {
     let api = &system.api;
     let mut gate = Gate::open().await?;
@@ -129,8 +179,15 @@ async fn ends(system: &System) -> anyhow::Result<()> {
     api.apply(&slow).await?;
     let failing = json!({"program": ["/bin/bash", "-c", "echo no >&2; exit 9"]});
     api.apply(&limited("it.python-fails", &failing, 1)).await?;
-    api.apply(&limited("it.python-echo", &json!({"builtin": "echo"}), 1))
-        .await?;
+    let deep =
+        json!({"program": ["/bin/bash", "-c", "printf '[%.0s' {1..200}; printf ']%.0s' {1..200}"]});
+    api.apply(&limited("it.python-deep", &deep, 1)).await?;
+    api.apply(&limited(
+        "it.python-cat",
+        &json!({"program": ["/bin/cat"]}),
+        1,
+    ))
+    .await?;
 
     let cancelled = api.submit("it.python-cancel", json!({})).await?.id;
     let inside = gate.next().await?;
@@ -142,16 +199,27 @@ async fn ends(system: &System) -> anyhow::Result<()> {
     api.until(slow, "timed_out").await?;
     let failed = api.submit("it.python-fails", json!({})).await?.id;
     let failed = api.until(failed, "failed").await?;
-    ensure!(
-        failed["exit_code"] == 9 && failed["stderr"] == "no\n",
-        "{failed}"
-    );
-    let echoed = api
-        .submit("it.python-echo", json!({"a": [1, null]}))
-        .await?
-        .id;
+    ensure!(failed["exit_code"] == 9, "{failed}");
+    // What cannot be stored keeps nothing from being told.
+    let deep = api.submit("it.python-deep", json!({})).await?.id;
+    api.until(deep, "succeeded").await?;
+    let printed = api.submit("it.python-cat", json!({"a": [1, null]})).await?;
+    let printed = api.until(printed.id, "succeeded").await?;
+    ensure!(printed["result"] == json!({"a": [1, null]}), "{printed}");
+    Ok(())
+}
+
+/// What the worker that speaks AMQP has besides: its own actions, and what programs print.
+async fn printed(system: &System) -> anyhow::Result<()> {
+    let api = &system.api;
+    let failed = api.submit("it.python-fails", json!({})).await?.id;
+    let failed = api.until(failed, "failed").await?;
+    ensure!(failed["stderr"] == "no\n", "{failed}");
+    api.apply(&limited("it.python-echo", &json!({"builtin": "echo"}), 1))
+        .await?;
+    let echoed = api.submit("it.python-echo", json!({"a": 1})).await?.id;
     let echoed = api.until(echoed, "succeeded").await?;
-    ensure!(echoed["result"] == json!({"a": [1, null]}), "{echoed}");
+    ensure!(echoed["result"] == json!({"a": 1}), "{echoed}");
     Ok(())
 }
 
@@ -176,7 +244,7 @@ async fn batch(system: &System, python: &mut Process) -> anyhow::Result<()> {
     })
     .await?;
     python.stop().await?;
-    *python = worker(system)?;
+    *python = worker(system, Speaks::Amqp, NAME, LEASE_SECONDS)?;
     let executions = api.until_idle(REF).await?;
     ensure!(ids(&executions)? == accepted, "not what was accepted");
     all_are(&executions, "succeeded")?;

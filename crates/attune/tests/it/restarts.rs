@@ -92,25 +92,21 @@ async fn killed(system: &System) -> anyhow::Result<()> {
     };
     let batches = go_through(system, 80, &processes(system).await, crash).await?;
     let (mut tried_again, mut all) = (0, Vec::new());
-    for Batch {
-        action_ref,
-        limit,
-        recording,
-        accepted,
-    } in batches
-    {
+    for batch in batches {
+        let Batch {
+            action_ref,
+            limit,
+            ref accepted,
+            ..
+        } = batch;
         let executions = system.api.until_idle(action_ref).await?;
         ensure!(
-            ids(&executions)? == accepted,
+            ids(&executions)? == *accepted,
             "{action_ref}: not what was accepted"
         );
         all_are(&executions, "succeeded")?;
-        let mut runs = recording.intervals()?;
-        for run in runs.iter_mut().filter(|run| run.end_ns.is_none()) {
-            let after = |ns: &&i64| **ns > run.start_ns;
-            run.end_ns = gone.borrow().iter().find(after).copied();
-        }
-        judge(&runs, limit, &accepted).context(action_ref)?;
+        let runs = batch.recording.ended_by(&gone.borrow())?;
+        judge(&runs, limit, accepted).context(action_ref)?;
         let mut attempts = 0;
         for execution in &executions {
             attempts += usize::try_from(number(execution, "attempt")?)?;
@@ -131,10 +127,10 @@ async fn killed(system: &System) -> anyhow::Result<()> {
 
 /// What was accepted of one action.
 pub(crate) struct Batch {
-    action_ref: &'static str,
-    limit: u32,
+    pub(crate) action_ref: &'static str,
+    pub(crate) limit: u32,
     pub(crate) recording: Recording,
-    accepted: Vec<i64>,
+    pub(crate) accepted: Vec<i64>,
 }
 
 /// All processes; one alone is disturbed more than once.

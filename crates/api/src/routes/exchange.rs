@@ -1,0 +1,219 @@
+//! `/api/v1/worker/exchange`: all that workers need that speak HTTP alone.
+
+use std::time::Duration;
+
+use attune_api_types::{ErrorBody, ExchangeRequest, Exchanged, LeaseRequest};
+use attune_bus::{Outgoing, PublishError, Topic};
+use attune_core::{OwnerId, PartitionId, Status, WorkerId};
+use attune_messages::v1::{Completion, ExecutionCompleted};
+use attune_messages::v2::{ReturnedGrant, StartedGrant, WorkerReport};
+use attune_messages::{PackBounds, Packer, encode};
+use axum::Json;
+use axum::extract::{Request, State};
+use chrono::Utc;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use super::App;
+use super::worker::{check, renew};
+use crate::body;
+use crate::error::ApiError;
+use crate::query::NoParams;
+
+/// The longest wait, in milliseconds.
+const MAX_WAIT_MS: u32 = 20_000;
+/// How many ends, and how many reports, one call may tell.
+const MAX_ITEMS: usize = 1000;
+
+/// A `worker.report`, with whom it is for.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OwnersReport {
+    owner: OwnerId,
+    #[serde(default)]
+    elsewhere: u32,
+    #[serde(default)]
+    returned: Vec<ReturnedGrant>,
+    #[serde(default)]
+    started: Vec<StartedGrant>,
+    #[serde(default)]
+    resync: Vec<PartitionId>,
+}
+
+/// Renews the lease of a worker that speaks HTTP alone, takes what it has to say, and answers with what it is
+/// told. It can be repeated when the answer was lost.
+///
+/// With `wait_ms` the answer comes as soon as there are sections, or when the time is over; a later call with
+/// it ends an earlier one of the same life. When a call fails, or `link` has changed, sections may be lost.
+#[utoipa::path(
+    post, path = "/worker/exchange", tag = "workers", operation_id = "exchange_with_worker",
+    request_body = ExchangeRequest,
+    responses(
+        (status = 200, description = "The lease holds; the ends are kept until their owners have them.",
+            body = Exchanged),
+        (status = 409, description = "`LEASE_EXPIRED`: end what runs and come back under a fresh \
+            id.", body = ErrorBody),
+        (status = 503, description = "`NOT_KEPT`: the ends are to be told again. `NO_LINK`, `OVERLOADED`: the \
+            sections are to be asked for again.", body = ErrorBody),
+    )
+)]
+pub(crate) async fn exchange(
+    State(app): State<App>,
+    _none: NoParams,
+    request: Request,
+) -> Result<Json<Exchanged>, ApiError> {
+    let body = body::read(request, &app.options, &app.bodies).await?;
+    let asked: ExchangeRequest = body::parse(&body)?;
+    let lease = LeaseRequest {
+        worker: asked.worker,
+        name: asked.name,
+        pool: asked.pool.clone(),
+        slots: asked.slots,
+        lease_seconds: asked.lease_seconds,
+        draining: asked.draining,
+    };
+    check(&lease)?;
+    if asked.wait_ms.is_some_and(|wait| wait > MAX_WAIT_MS) {
+        let words = format!("`wait_ms` must be from 0 to {MAX_WAIT_MS}");
+        return Err(ApiError::field("wait_ms", words));
+    }
+    let ends = ends_of(&app, asked.worker, &asked.completions)?;
+    let reports = reports_of(&app, asked.worker, &asked.reports)?;
+    drop((asked.completions, asked.reports, body));
+    // Before anything is told: of a life that is over nothing counts.
+    let lease_expires_in_ms = renew(&app, lease).await?.lease_expires_in_ms;
+    tell(&app, ends, reports).await?;
+    let (link, sections) = match asked.wait_ms {
+        None => (None, Vec::new()),
+        Some(wait_ms) => {
+            let wait = u64::from(wait_ms).min(lease_expires_in_ms / 3);
+            let until = Instant::now() + Duration::from_millis(wait);
+            let heard = app.polls.hear((asked.worker, &asked.pool), until).await?;
+            (Some(heard.link), heard.sections)
+        }
+    };
+    Ok(Json(Exchanged {
+        lease_expires_in_ms,
+        link,
+        sections,
+    }))
+}
+
+fn at_most(list: &str, items: &[Box<RawValue>]) -> Result<(), ApiError> {
+    match items.len() <= MAX_ITEMS {
+        true => Ok(()),
+        false => {
+            let words = format!("`{list}` has {} items, more than {MAX_ITEMS}", items.len());
+            Err(ApiError::field(list, words))
+        }
+    }
+}
+
+/// The messages of the ends of runs.
+fn ends_of(
+    app: &App,
+    worker: WorkerId,
+    items: &[Box<RawValue>],
+) -> Result<Vec<Outgoing>, ApiError> {
+    const LIST: &str = "completions";
+    at_most(LIST, items)?;
+    let bounds = PackBounds::new(MAX_ITEMS, app.options.max_message_bytes);
+    let mut packer = Packer::new(bounds);
+    for (number, item) in items.iter().enumerate() {
+        let refused = |error: ApiError| error.in_item(LIST, number);
+        let mut end: Completion = body::parse(item.get().as_bytes()).map_err(refused)?;
+        check_end(app, worker, &end).map_err(refused)?;
+        end.worker = Some(worker);
+        let added = packer.add(&ExecutionCompleted(end), ());
+        added.map_err(|(problem, ())| refused(ApiError::field("", problem.to_string())))?;
+    }
+    let packs = packer.finish().into_iter();
+    let messages = packs.map(|pack| {
+        let id = Uuid::now_v7();
+        Outgoing::new(Topic::Completed, id, pack.encode(id, Utc::now()))
+    });
+    Ok(messages.collect())
+}
+
+/// Refuses what would end among the dead letters.
+fn check_end(app: &App, worker: WorkerId, end: &Completion) -> Result<(), ApiError> {
+    use Status::{Cancelled, Failed, Succeeded, TimedOut};
+    let partition = end.execution_id.partition();
+    if !matches!(end.status, Succeeded | Failed | TimedOut | Cancelled) {
+        let words = "`status` must be one of `succeeded`, `failed`, `timed_out`, `cancelled`";
+        return Err(ApiError::field("status", words));
+    }
+    if end.worker.is_some_and(|of| of != worker) {
+        return Err(ApiError::field(
+            "worker",
+            "`worker` is another than the one that says it",
+        ));
+    }
+    if partition.0 >= app.options.partitions || end.partition.is_some_and(|of| of != partition) {
+        let words = format!("`execution_id` names partition {partition}, which is not right");
+        return Err(ApiError::field("execution_id", words));
+    }
+    Ok(())
+}
+
+/// The messages of the reports.
+fn reports_of(
+    app: &App,
+    worker: WorkerId,
+    items: &[Box<RawValue>],
+) -> Result<Vec<Outgoing>, ApiError> {
+    const LIST: &str = "reports";
+    at_most(LIST, items)?;
+    let (mut messages, max) = (
+        Vec::with_capacity(items.len()),
+        app.options.max_message_bytes,
+    );
+    for (number, item) in items.iter().enumerate() {
+        let refused = |error: ApiError| error.in_item(LIST, number);
+        let said: OwnersReport = body::parse(item.get().as_bytes()).map_err(refused)?;
+        let report = WorkerReport {
+            worker,
+            elsewhere: said.elsewhere,
+            returned: said.returned,
+            started: said.started,
+            resync: said.resync,
+        };
+        let id = Uuid::now_v7();
+        let body = encode(id, Utc::now(), &[report]);
+        if body.len() > max {
+            let words = format!("it would be a message of more than {max} bytes");
+            return Err(refused(ApiError::field("", words)));
+        }
+        messages.push(Outgoing::new(Topic::Reports(said.owner), id, body));
+    }
+    Ok(messages)
+}
+
+/// Tells owners. Only the ends must arrive: of the rest what matters is said again.
+async fn tell(app: &App, ends: Vec<Outgoing>, reports: Vec<Outgoing>) -> Result<(), ApiError> {
+    let kept: Vec<Uuid> = ends.iter().map(|end| end.message_id).collect();
+    let mut messages = ends;
+    messages.extend(reports);
+    if messages.is_empty() {
+        return Ok(());
+    }
+    let Err(error) = app.ports.bus.publish(messages).await else {
+        return Ok(());
+    };
+    let is_lost = match &error {
+        PublishError::Refused(refused) => {
+            let mut refused = refused.iter().map(|one| &one.message_id);
+            refused.any(|id| kept.contains(id))
+        }
+        PublishError::Unconfirmed(_) | PublishError::Closed => !kept.is_empty(),
+    };
+    match is_lost {
+        true => Err(ApiError::unavailable(
+            "NOT_KEPT",
+            format!("whether the ends are kept is not known: {error}; tell them again"),
+        )),
+        false => Ok(()),
+    }
+}

@@ -1,0 +1,77 @@
+//! A life that speaks HTTP alone, played by hand, and asks now one server and now another.
+
+use std::cell::Cell;
+
+use anyhow::{Context as _, ensure};
+use attune_testkit::{Api, System, Wiring, wait_for};
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::foreign::lease;
+use crate::support::{limited, noop, run, setup};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cluster_a_worker_may_ask_any_server() -> anyhow::Result<()> {
+    run(setup(Wiring::Cluster).workers(0), asks_in_turns).await
+}
+
+/// What it was granted comes once, by whichever server, and an end that it tells one server is
+/// settled by another.
+async fn asks_in_turns(system: &System) -> anyhow::Result<()> {
+    const REF: &str = "it.asked";
+    system
+        .start_with("api-2", &[("api.listen", "127.0.0.1:0")])
+        .await?;
+    let address = wait_for("the address of the other server", async || {
+        let address = system.announced("api-2", "Attune listens on ").await;
+        address.context("it is not told")
+    })
+    .await?;
+    let servers = [Api::new(system.api.base())?, Api::new(address)?];
+    let (worker, turn) = (Uuid::new_v4(), Cell::new(0));
+    let says = async |more: Value| {
+        turn.set(turn.get() + 1);
+        let mut body = lease(worker, "default", 1);
+        for (name, value) in more.as_object().context("an object")? {
+            body[name] = value.clone();
+        }
+        let server = &servers[turn.get() % 2];
+        let answer = server.post("/api/v1/worker/exchange", &body).await?;
+        answer.expect(200)
+    };
+    let links = [
+        says(json!({"wait_ms": 0})).await?["link"].clone(),
+        says(json!({"wait_ms": 0})).await?["link"].clone(),
+    ];
+    ensure!(links[0] != links[1], "{links:?}");
+    // The first section with something under a name, and all copies of it that came before.
+    let hears = async |part: &str| {
+        wait_for(part, async || {
+            let answer = says(json!({"wait_ms": 500})).await?;
+            ensure!(links.contains(&answer["link"]), "another link: {answer}");
+            let sections = answer["sections"].as_array().context("no sections")?;
+            let has = |section: &&Value| section[part].as_array().is_some_and(|it| !it.is_empty());
+            sections.iter().find(has).cloned().context("not yet")
+        })
+        .await
+    };
+    system.api.apply(&limited(REF, &noop(), 1)).await?;
+    let id = system.api.submit(REF, json!({})).await?.id;
+    let section = hears("grants").await?;
+    let grant = &section["grants"][0];
+    ensure!(
+        grant["execution_id"] == id && grant["attempt"] == 1,
+        "{section}"
+    );
+    // The other server has the same section, under the same number.
+    let copy = hears("grants").await?;
+    ensure!(copy == section, "{copy} is not {section}");
+    let end = json!({
+        "execution_id": id, "attempt": 1, "action_id": grant["action_id"], "status": "succeeded",
+    });
+    says(json!({"completions": [end]})).await?;
+    system.api.until(id, "succeeded").await?;
+    let settled = hears("settled").await?;
+    ensure!(settled["settled"][0]["execution_id"] == id, "{settled}");
+    crate::foreign::retire(system, worker).await
+}
