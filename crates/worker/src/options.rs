@@ -31,7 +31,7 @@ pub struct WorkerOptions {
     pub work_dir: PathBuf,
     /// Where it is noted what has begun, so that the slots of a worker that was killed come back
     /// before the end of its lease; made where it is missing. What comes in its place must have the
-    /// same. Best in memory: it need not outlive the host.
+    /// same.
     pub state_dir: PathBuf,
     /// The worker's own variables that a run may see.
     pub env_allow: Vec<String>,
