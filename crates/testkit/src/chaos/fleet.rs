@@ -114,6 +114,8 @@ impl Fleet {
         let path = |path: PathBuf| path.to_string_lossy().into_owned();
         env.insert(variable("history.dir"), path(folder.join("history")));
         env.insert(variable("worker.work_dir"), path(work));
+        // Apart from the folders of runs, none of which may be left in the end.
+        env.insert(variable("worker.state_dir"), path(folder.join("state")));
         env.insert(variable("api.listen"), api.clone());
         let launch = |name: &str, role: &str, env| Launch {
             name: name.to_owned(),
