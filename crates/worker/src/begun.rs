@@ -9,14 +9,13 @@
 //! it has killed all of that, and without its mark the file counts for nothing. Where the guard was
 //! killed too, as systemd does it, whoever comes next in the same service does what is left to do.
 
-use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use attune_core::{Attempt, ExecutionId, WorkerId};
 use attune_dispatch::Key;
@@ -50,6 +49,8 @@ const FIRST_CAPACITY: usize = 1024;
 const AT_ONCE: usize = 256;
 /// The longest path, in bytes: a guard is told it in one line.
 const MAX_PATH: usize = 1024;
+/// How long the kernel may take to let go of what a process held that has ended.
+const LETTING_GO: Duration = Duration::from_secs(1);
 /// How long a file lies there that nobody has marked and nobody holds: its guard was killed too.
 const LEFT_FOR: Duration = Duration::from_secs(24 * 3600);
 
@@ -106,6 +107,12 @@ impl BegunMap {
 
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// As the kernel does it when the process ends.
+    #[cfg(test)]
+    pub(crate) fn let_go(&self) {
+        self.file.unlock().unwrap();
     }
 
     /// Writes down that these are about to begin. `is_held` says of others whether they are still
@@ -241,12 +248,20 @@ pub(crate) fn former(state_dir: &Path) -> io::Result<Vec<Former>> {
     Ok(found)
 }
 
-/// Marks the file of a life: nothing of it is left.
+/// Marks the file of a life: nothing of it is left. Waits a moment for the kernel to let go of what the
+/// process held. Blocks.
 ///
 /// # Errors
-/// When it cannot be written.
+/// When it cannot be written, or the process lives: it may only have closed the pipe to its guard.
 pub(crate) fn mark(path: &Path) -> io::Result<()> {
     let file = OpenOptions::new().write(true).open(path)?;
+    let began = Instant::now();
+    while let Err(error) = file.try_lock() {
+        if began.elapsed() > LETTING_GO {
+            return Err(error.into());
+        }
+        std::thread::sleep(LETTING_GO / 100);
+    }
     file.write_all_at(&[1], MARK as u64)
 }
 
@@ -265,10 +280,11 @@ fn read(path: &Path, boot: Uuid) -> io::Result<Option<Option<Vec<Key>>>> {
     if header[BOOT] != *boot.as_bytes() {
         return Ok(Some(None));
     }
+    // Its process lives, whatever its guard has taken it for.
+    if file.try_lock().is_err() {
+        return Ok(None);
+    }
     if header[MARK] == 0 {
-        if file.try_lock().is_err() {
-            return Ok(None);
-        }
         let in_its_place = cgroup_in(header)?.is_some_and(|cgroup| {
             let carried = &header[CARRIED];
             Uuid::from_slice(carried).is_ok_and(|mark| guard::ends_in_its_place(mark, &cgroup))
@@ -281,6 +297,7 @@ fn read(path: &Path, boot: Uuid) -> io::Result<Option<Option<Vec<Key>>>> {
             return Ok(None);
         }
         // Should the store be away now, nobody has to do it again.
+        file.unlock()?;
         mark(path)?;
     }
     Ok(Some(keys(records)))
@@ -322,16 +339,16 @@ fn namespace() -> io::Result<u64> {
 /// The keys of all records; `None` when one of them is not whole.
 fn keys(records: &[u8]) -> Option<Vec<Key>> {
     let (records, rest) = records.as_chunks::<RECORD>();
-    let mut keys = HashMap::new();
-    for bytes in records.iter().filter(|bytes| **bytes != [0; RECORD]) {
-        let (id, attempt) = (i64_of(&bytes[..8])?, i32_of(&bytes[8..12])?);
-        let key = (ExecutionId(id), Attempt(attempt));
-        if record(key) != *bytes {
-            return None;
-        }
-        keys.insert(key, ());
-    }
-    rest.is_empty().then(|| keys.into_keys().collect())
+    let whole = records.iter().filter(|bytes| **bytes != [0; RECORD]);
+    let keys = whole.map(|bytes| {
+        let key = (
+            ExecutionId(i64_of(&bytes[..8])?),
+            Attempt(i32_of(&bytes[8..12])?),
+        );
+        (record(key) == *bytes).then_some(key)
+    });
+    keys.collect::<Option<Vec<Key>>>()
+        .filter(|_| rest.is_empty())
 }
 
 fn i64_of(bytes: &[u8]) -> Option<i64> {

@@ -101,6 +101,7 @@ fn a_file_is_as_long_as_what_is_held_asks_for() {
     held.extend(last.iter().copied());
     map.begin(&last, |key| held.contains(key)).unwrap();
     assert!(map.capacity <= 4 * most, "{} for {most}", map.capacity);
+    map.let_go();
     mark(&map.path).unwrap();
     let said = begun(&dir).remove(0).1.unwrap();
     assert!(
@@ -155,4 +156,17 @@ fn what_was_left_for_a_day_is_removed_unless_its_process_lives() {
     assert_eq!(begun(&dir), []);
     let there = [&old, &new, &alive.path].map(|path| path.exists());
     assert_eq!(there, [false, true, true]);
+}
+
+/// A worker that has closed the pipe to a guard that does not read is not gone.
+#[test]
+fn nobody_takes_a_process_that_lives_for_gone() {
+    let dir = tempfile::tempdir().unwrap();
+    let map = BegunMap::make(dir.path(), WorkerId::fresh(), &Guard::none()).unwrap();
+    assert!(mark(&map.path).is_err());
+    // Nor does it help that somebody has marked it all the same.
+    map.file.write_all_at(&[1], MARK as u64).unwrap();
+    assert_eq!(begun(&dir), []);
+    map.let_go();
+    assert_eq!(begun(&dir).len(), 1);
 }

@@ -143,6 +143,7 @@ mod tests {
         let maps = [life, foreign].map(|life| {
             let mut map = BegunMap::make(dir.path(), life, &Guard::none()).unwrap();
             map.begin(&[key], |_| true).unwrap();
+            map.let_go();
             mark(map.path()).unwrap();
             map
         });

@@ -449,6 +449,7 @@ async fn what_had_begun_may_be_told_when_the_worker_is_gone_and_nothing_of_it_is
     guard.is_replaced(first).await;
     let running = program(None);
     let _watched = guard.watch(killed_with_it, key(7), id(&running));
+    maps.iter().for_each(BegunMap::let_go);
     assert_eq!(former(dir.path()).unwrap(), []);
     guard.ends().await;
     killed(running).await;
