@@ -128,7 +128,7 @@ impl PartitionStore for SqliteStore {
             .bind(owner.to_string())
             .bind(held_list(held))
             .bind(to.map(|owner| owner.to_string()));
-        self.execute(query).await
+        self.execute(query).await.map(drop)
     }
 
     async fn note_trouble(
@@ -175,7 +175,7 @@ impl PartitionStore for SqliteStore {
 
     async fn retire_executor(&self, executor: OwnerId) -> Result<(), StoreError> {
         let query = sqlx::query(sql::RETIRE_EXECUTOR).bind(executor.to_string());
-        self.execute(query).await
+        self.execute(query).await.map(drop)
     }
 
     async fn executors(&self) -> Result<Vec<ExecutorRow>, StoreError> {

@@ -115,19 +115,16 @@ impl SqliteStore {
         Ok(spawned(async move { Ok(work.await) }).await??)
     }
 
-    /// Runs one statement that commits by itself.
+    /// Runs one statement that commits by itself; how many rows it has changed.
     pub(crate) async fn execute(
         &self,
         query: Query<'static, Sqlite, SqliteArguments>,
-    ) -> Result<(), StoreError> {
+    ) -> Result<u64, StoreError> {
         self.task(async move |inner: Arc<Inner>| {
             inner
                 .writer
                 .run(move |connection| {
-                    Box::pin(async move {
-                        query.execute(connection).await?;
-                        Ok(())
-                    })
+                    Box::pin(async move { Ok(query.execute(connection).await?.rows_affected()) })
                 })
                 .await
         })

@@ -8,7 +8,6 @@ use attune_store::{StoreError, WorkerLease, WorkerRow, WorkerStore};
 use sqlx::Row as _;
 use sqlx::sqlite::SqliteRow;
 
-use crate::error::Failure;
 use crate::rows::{duration, list, unsigned, uuid};
 use crate::sql;
 use crate::store::{Inner, SqliteStore};
@@ -24,24 +23,15 @@ impl WorkerStore for SqliteStore {
             .bind(i64::from(lease.slots))
             .bind(lease.ttl.as_secs_f64())
             .bind(lease.draining);
-        self.task(async move |inner: Arc<Inner>| {
-            let done = inner
-                .writer
-                .run(move |connection| {
-                    Box::pin(async move { Ok(query.execute(connection).await?) })
-                })
-                .await?;
-            if done.rows_affected() == 0 {
-                return Err(over(worker));
-            }
-            Ok(())
-        })
-        .await
+        match self.execute(query).await? {
+            0 => Err(over(worker)),
+            _ => Ok(()),
+        }
     }
 
     async fn retire_worker(&self, worker: WorkerId) -> Result<(), StoreError> {
         let query = sqlx::query(sql::RETIRE_WORKER).bind(worker.to_string());
-        self.execute(query).await
+        self.execute(query).await.map(drop)
     }
 
     async fn worker_over(
@@ -52,16 +42,7 @@ impl WorkerStore for SqliteStore {
         let query = sqlx::query(sql::WORKER_OVER)
             .bind(worker.to_string())
             .bind(begun.map(|begun| list(begun.iter())));
-        self.task(async move |inner: Arc<Inner>| {
-            let done = inner
-                .writer
-                .run(move |connection| {
-                    Box::pin(async move { Ok(query.execute(connection).await?) })
-                })
-                .await?;
-            Ok(done.rows_affected() > 0)
-        })
-        .await
+        Ok(self.execute(query).await? > 0)
     }
 
     async fn workers(&self) -> Result<Vec<WorkerRow>, StoreError> {
@@ -75,10 +56,10 @@ impl WorkerStore for SqliteStore {
     }
 }
 
-fn over(worker: WorkerId) -> Failure {
-    Failure::Store(StoreError::Conflict(format!(
+fn over(worker: WorkerId) -> StoreError {
+    StoreError::Conflict(format!(
         "the lease of worker {worker} is over; it must come back under a fresh id"
-    )))
+    ))
 }
 
 fn worker_row(row: &SqliteRow) -> Result<WorkerRow, sqlx::Error> {
