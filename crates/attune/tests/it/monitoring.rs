@@ -85,15 +85,20 @@ async fn queries(system: &System) -> anyhow::Result<()> {
         .context("it.busy is missing")?;
     ensure!((rate.1, rate.2) == (1, 6), "{rates:?}");
 
-    // The query speaks of action 1; as it is, and about the one that is busy.
+    // The query speaks of action 1; as it is, and about the one that is busy. That a run has begun
+    // is written down after it has: until then its execution is requested.
     sqlx::query_as::<_, Slot>(SLOTS_OF_ONE_ACTION)
         .fetch_all(&mut sql)
         .await?;
-    let mut holders = slots(&mut sql, busy).await?;
-    holders.sort_unstable();
-    let mut inside = [second.execution_id, third.execution_id];
+    let mut inside = [second.execution_id, third.execution_id].map(|id| (id, "running".to_owned()));
     inside.sort_unstable();
-    ensure!(holders == inside, "{holders:?} are not {inside:?}");
+    wait_for("both that run and none else", async || {
+        let mut holders = slots(&mut system.database()?.connect().await?, busy).await?;
+        holders.sort_unstable();
+        ensure!(holders == inside, "{holders:?} are not {inside:?}");
+        Ok(())
+    })
+    .await?;
     for visitor in [second, third] {
         visitor.leave(0).await?;
     }
@@ -108,14 +113,14 @@ async fn queries(system: &System) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Who holds the slots of an action.
-async fn slots(sql: &mut PgConnection, action: i64) -> anyhow::Result<Vec<i64>> {
+/// Who holds the slots of an action, and its status.
+async fn slots(sql: &mut PgConnection, action: i64) -> anyhow::Result<Vec<(i64, String)>> {
     let query = SLOTS_OF_ONE_ACTION.replace("action = 1", &format!("action = {action}"));
     let slots: Vec<Slot> = sqlx::query_as(AssertSqlSafe(query)).fetch_all(sql).await?;
-    for (id, status, _) in &slots {
-        ensure!(status == "running", "{id} is {status}");
-    }
-    Ok(slots.into_iter().map(|slot| slot.0).collect())
+    Ok(slots
+        .into_iter()
+        .map(|(id, status, _)| (id, status))
+        .collect())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
