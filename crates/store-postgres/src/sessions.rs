@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use attune_core::millis;
+use sqlx::Row as _;
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 
 use crate::options::PostgresOptions;
@@ -212,9 +213,12 @@ impl Purpose {
                     if meta.idle_for < CHECK_AFTER_IDLE && (!is_suspect || is_new) {
                         return Ok(true);
                     }
-                    sqlx::query_scalar(crate::sql::SESSION_IS_SOUND)
+                    // As a simple query, which is one message: between the messages of a prepared one
+                    // the two clocks that it compares go on.
+                    let row = sqlx::raw_sql(crate::sql::SESSION_IS_SOUND)
                         .fetch_one(connection)
-                        .await
+                        .await?;
+                    row.try_get(0)
                 })
             })
             .connect_lazy_with(self.connect_options(options, base))

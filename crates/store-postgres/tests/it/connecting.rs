@@ -322,3 +322,33 @@ async fn a_statement_that_fits_no_more_is_prepared_again() {
     })
     .await;
 }
+
+/// A connection that nobody has used for a while is asked whether it is sound, and used again: a new one
+/// each time would cost the server a process and a password check.
+#[tokio::test]
+async fn a_connection_that_lay_idle_is_used_again() {
+    on_fresh_db(|db| async move {
+        const SESSIONS: &str = "SELECT pid FROM pg_stat_activity \
+            WHERE datname = current_database() AND application_name LIKE 'attune %' ORDER BY pid";
+        const RESTED: &str = "SELECT count(*) FROM pg_stat_activity \
+            WHERE datname = current_database() AND application_name LIKE 'attune %' \
+            AND (state <> 'idle' OR clock_timestamp() - state_change < interval '2.2 s')";
+        let sessions = async || -> Vec<i32> {
+            let sessions = sqlx::query_scalar(SESSIONS);
+            sessions.fetch_all(&db.sql).await.unwrap()
+        };
+        let store = &db.store;
+        store.ensure_partitions(4).await.unwrap();
+        store.leases().await.unwrap();
+        let before = sessions().await;
+        eventually("all connections have lain idle", || async {
+            (db.count(RESTED).await == 0).then_some(())
+        })
+        .await;
+        // One of each pool.
+        store.ensure_partitions(4).await.unwrap();
+        store.leases().await.unwrap();
+        assert_eq!(sessions().await, before);
+    })
+    .await;
+}
