@@ -353,8 +353,12 @@ impl SubscriptionTask {
     async fn keep_bound(&self, channel: &Channel, queue: ShortString) -> End {
         let topic = &self.subscription.topic;
         let mut missing = 0;
+        // The subscriptions of a daemon begin together. Each looks at a moment of its own: a broker that is asked
+        // about all of them at once holds up what it delivers meanwhile.
+        let mut wait = self.rebind_interval.mul_f64(rand::random());
         loop {
-            sleep(self.rebind_interval).await;
+            sleep(wait).await;
+            wait = self.rebind_interval;
             match self.topology.look_after(channel, &queue, topic).await {
                 Ok(0) if missing > 0 => {
                     return End::Lost(format!(

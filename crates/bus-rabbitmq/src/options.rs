@@ -27,7 +27,8 @@ pub struct RabbitOptions {
     pub connect_timeout: Duration,
     /// After this time without a confirm the outcome of a publish counts as unknown.
     pub publish_timeout: Duration,
-    /// How often a subscription makes its binding again, in case that somebody has deleted it.
+    /// How often a subscription makes its binding again, in case that somebody has deleted it; for the first time
+    /// after a random part of that.
     pub rebind_interval: Duration,
     /// The largest body that is sent, in bytes; larger messages are refused.
     pub max_message_bytes: usize,
