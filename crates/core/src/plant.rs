@@ -9,16 +9,24 @@
 pub enum Bug {
     /// A worker takes what it is told whatever its number.
     AnySection,
-    /// A worker begins what comes while something of the same action is on its way back.
-    BesideReturned,
     /// A worker forgets what it holds once the end was reported.
     EntryForgotten,
+    /// A worker runs one more of a lane than has a slot.
+    LaneOver,
     /// A worker takes what an owner of an earlier epoch says.
     OldSection,
-    /// A worker says once what it gives back.
+    /// A worker gives back what waits of an action but for the last.
+    PartialReturn,
+    /// A worker says once what it gives back, also when it is asked again.
     ReturnOnce,
     /// An owner does not compare when something was lost.
     NoSync,
+    /// What came back is granted under the attempt that it had.
+    SameAttempt,
+    /// A worker forgets an end that its owner has not stored yet.
+    SettleFirst,
+    /// A worker is taken for dead before its lease is over.
+    OverEarly,
     /// A slot is given past those who stand ahead of one.
     PastTheLine,
     /// Who stands ahead of a slot is told before whoever was granted before it.
@@ -95,13 +103,17 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 42] = [
+    pub const ALL: [Self; 46] = [
         Self::AnySection,
-        Self::BesideReturned,
         Self::EntryForgotten,
+        Self::LaneOver,
         Self::OldSection,
+        Self::PartialReturn,
         Self::ReturnOnce,
         Self::NoSync,
+        Self::SameAttempt,
+        Self::SettleFirst,
+        Self::OverEarly,
         Self::PastTheLine,
         Self::ToldAhead,
         Self::AckFirst,
@@ -144,11 +156,15 @@ impl Bug {
     pub fn name(self) -> &'static str {
         match self {
             Self::AnySection => "any-section",
-            Self::BesideReturned => "beside-returned",
             Self::EntryForgotten => "entry-forgotten",
+            Self::LaneOver => "lane-over",
             Self::OldSection => "old-section",
+            Self::PartialReturn => "partial-return",
             Self::ReturnOnce => "return-once",
             Self::NoSync => "no-sync",
+            Self::SameAttempt => "same-attempt",
+            Self::SettleFirst => "settle-first",
+            Self::OverEarly => "over-early",
             Self::PastTheLine => "past-the-line",
             Self::ToldAhead => "told-ahead",
             Self::AckFirst => "ack-first",

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use attune_core::ActionId;
+use attune_core::{ActionId, Bug};
 
 use super::{Entries, State};
 use crate::section::{Granted, Key, Millis};
@@ -45,6 +45,9 @@ impl<G: Granted> Entries<G> {
             return false;
         };
         lane.slots = slots.map_or(usize::MAX, |slots| slots as usize);
+        if Bug::LaneOver.is_planted() {
+            lane.slots = lane.slots.saturating_add(1);
+        }
         self.open_next(action_id);
         let Some(lane) = self.lanes.get_mut(&action_id) else {
             return false;

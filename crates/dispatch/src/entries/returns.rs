@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use attune_core::ActionId;
+use attune_core::{ActionId, Bug};
 
 use super::lanes::Lane;
 use super::{Entries, GIVEN_BACK_AFTER, State};
@@ -50,6 +50,9 @@ impl<G: Granted> Entries<G> {
             if let Some(lane) = self.lanes.get_mut(action_id) {
                 behind.append(&mut lane.take_all());
             }
+        }
+        if Bug::PartialReturn.is_planted() {
+            behind.pop_back();
         }
         let order = std::mem::take(&mut self.order);
         for key in behind.iter().chain(&order) {

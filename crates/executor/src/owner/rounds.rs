@@ -357,6 +357,13 @@ impl Owner {
             let events = tells.flat_map(|tell| std::mem::take(&mut tell.events));
             self.out.push(Output::Send(Send::Events(events.collect())));
         }
+        if Bug::SettleFirst.is_planted() {
+            for (id, tell) in &mut round.tells {
+                for (worker, key) in std::mem::take(&mut tell.settled) {
+                    self.links.settle(now, *id, worker, key);
+                }
+            }
+        }
         let call = Call::Commit(Arc::clone(&round.commit));
         self.slow.asks(now);
         self.rounds.step = Step::Committing(Box::new(round));

@@ -283,7 +283,7 @@ impl ActionQueue {
         let Some((priority, waiting)) = first else {
             return Grant::Blocked(Blocked::Empty);
         };
-        let attempt = waiting.attempt.next();
+        let attempt = waiting.next_attempt();
         let holder = Holder {
             held_since: Some(now),
             ..holder_of(priority, &waiting)

@@ -225,7 +225,7 @@ impl ActionQueue {
     ) -> Option<Granted> {
         let (limits, load) = (&self.limits, self.load.as_deref_mut()?);
         let (priority, waiting) = load.order.pop_first(limits.order)?;
-        let attempt = waiting.attempt.next();
+        let attempt = waiting.next_attempt();
         let holder = Holder {
             worker: Some(worker),
             ahead: Some(grant_no),
@@ -338,7 +338,7 @@ impl ActionQueue {
 /// Whoever waited, as it is granted.
 pub(super) fn holder_of(priority: Priority, waiting: &Waiting) -> Holder {
     Holder {
-        attempt: waiting.attempt.next(),
+        attempt: waiting.next_attempt(),
         unbegun: waiting.unbegun,
         priority,
         seq: waiting.seq,

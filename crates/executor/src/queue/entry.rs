@@ -1,6 +1,6 @@
 //! Who is in a queue, and what is said of it.
 
-use attune_core::{Attempt, ExecutionId, Priority, Seq, WorkerId};
+use attune_core::{Attempt, Bug, ExecutionId, Priority, Seq, WorkerId};
 
 use crate::policy::Share;
 
@@ -35,6 +35,14 @@ impl Waiting {
     /// In which lane it stands: of its priority, or before all of them.
     pub(crate) fn lane(&self, priority: Priority) -> Option<Priority> {
         (!self.front).then_some(priority)
+    }
+
+    /// The attempt of its next grant.
+    pub(crate) fn next_attempt(&self) -> Attempt {
+        if Bug::SameAttempt.is_planted() && self.unbegun > 0 {
+            return self.attempt;
+        }
+        self.attempt.next()
     }
 
     /// Since when its wait counts against the longest that is allowed. Who has held a slot and waits again
