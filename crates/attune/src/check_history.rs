@@ -200,6 +200,19 @@ fn write_times(text: &mut String, name: &str, nanos: &[i64]) -> std::fmt::Result
     Ok(())
 }
 
+/// Whether nothing happened that a promise is about. The others are about every execution.
+fn is_unjudged(findings: &Findings, promise: Promise) -> bool {
+    let judged = &findings.judged;
+    let judged = match promise {
+        Promise::I8 => judged.rates,
+        Promise::I10 => judged.shares,
+        Promise::I11 => judged.operations,
+        Promise::I12 => judged.policies + judged.documents,
+        _ => return false,
+    };
+    judged == 0
+}
+
 fn write_promises(
     text: &mut String,
     findings: &Findings,
@@ -208,10 +221,12 @@ fn write_promises(
     for promise in Promise::ALL {
         let count = findings.count(promise);
         let verdict = match count {
+            0 if is_unjudged(findings, promise) => "not judged: nothing of it happened".to_owned(),
             0 => "kept".to_owned(),
             count => format!("BROKEN {count} times"),
         };
-        writeln!(text, "{promise}  {:<32} {verdict}", promise.words())?;
+        let name = promise.to_string();
+        writeln!(text, "{name:<3} {:<56} {verdict}", promise.words())?;
         for broken in shown(findings, promise) {
             writeln!(text, "    {}", broken.what)?;
             for record in broken.records.iter().filter_map(|n| evidence.get(n)) {
@@ -260,9 +275,11 @@ mod tests {
             let (text, good) = check(&[ACCEPTED, ENDED], rows, false).unwrap();
             assert!(good, "{text}");
             assert!(
-                text.contains("I1  nothing accepted is lost         kept\n"),
+                text.contains(&format!("I1  {:<56} kept\n", "nothing accepted is lost")),
                 "{text}"
             );
+            let unjudged = format!("I10 {:<56} not judged", "nobody overtakes out of turn");
+            assert!(text.contains(&unjudged), "{text}");
             let needs = "0  refusals of the API judged (needs the clients' records)\n";
             assert!(text.contains(needs), "{text}");
             let last = text.lines().last().unwrap();
@@ -282,8 +299,9 @@ mod tests {
         let (text, good) = check(&[ACCEPTED, ENDED], &[&other], false).unwrap();
         assert!(!good);
         let shown = format!(
-            "I5  one outcome per attempt          BROKEN 1 times\n    execution 256 ended as \
-             cancelled in attempt 0, and is stored as succeeded in 0\n        {}\n",
+            "I5  {:<56} BROKEN 1 times\n    execution 256 ended as cancelled in attempt 0, and is \
+             stored as succeeded in 0\n        {}\n",
+            "one outcome per attempt",
             ENDED.replace(r#""epoch":1,"#, r#""epoch":1,"round":0,"#)
         );
         assert!(text.contains(&shown), "{text}");

@@ -35,8 +35,8 @@ enum DeadLettersCommand {
         #[arg(value_name = "ID")]
         id: i64,
     },
-    /// Put messages back where they came from, once their cause is mended; of a dispatch, run
-    /// again what has ended.
+    /// Put messages back where they came from, once their cause is mended. What an executor told a
+    /// worker cannot be put back.
     #[command(after_help = EXIT_CODES)]
     Requeue(RequeueArguments),
 }
