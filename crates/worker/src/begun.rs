@@ -2,8 +2,8 @@
 //!
 //! A grant is written down before it begins. So when the process is gone, whoever finds the file knows
 //! what may have begun, and that everything else never did. Nothing is flushed to the disk: what the
-//! kernel was given outlives the process. It does not outlive the host, so a file of another boot says
-//! only that nothing of its life is left.
+//! kernel was given outlives the process. It does not outlive the host, so a file of another boot of the same
+//! host says only that nothing of its life is left; one of another host says nothing.
 //!
 //! That a process is gone says nothing of what it ran. Its [guard](crate::guard) marks the file when
 //! it has killed all of that, and without its mark the file counts for nothing. Where the guard was
@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use attune_core::{Attempt, ExecutionId, WorkerId};
 use attune_dispatch::Key;
+use rustix::fs::OFlags;
 use rustix::process::geteuid;
 use uuid::Uuid;
 
@@ -27,7 +28,7 @@ use crate::lease::Life;
 use crate::options::WorkerOptions;
 
 /// The first bytes of a file, and the version of what follows.
-const MAGIC: [u8; 8] = *b"attlife1";
+const MAGIC: [u8; 8] = *b"attlife2";
 /// Where the id of the boot stands.
 const BOOT: std::ops::Range<usize> = 8..24;
 /// Where the guard writes its mark.
@@ -37,8 +38,10 @@ const CARRIED: std::ops::Range<usize> = 32..48;
 /// Where the namespace of the worker's cgroup stands, and the length of its path; zero without one.
 const NAMESPACE: std::ops::Range<usize> = 48..56;
 const LENGTH: std::ops::Range<usize> = 56..58;
+/// Where the id of the host stands; zero where it has none.
+const HOST: std::ops::Range<usize> = 64..80;
 /// Where the path begins.
-const PATH: usize = 64;
+const PATH: usize = 80;
 /// In front of the first record, in bytes.
 const HEADER: usize = PATH + MAX_PATH;
 /// An id, an attempt, and what shows that both are whole, in bytes.
@@ -102,7 +105,13 @@ impl BegunMap {
         };
         map.file.try_lock().map_err(io::Error::other)?;
         map.file.write_all_at(&header(guard)?, 0)?;
+        map.make_room()?;
         Ok(map)
+    }
+
+    /// Gives the file room for all of its places, so that one that has lost its end is known by its length.
+    fn make_room(&self) -> io::Result<()> {
+        self.file.set_len((HEADER + self.capacity * RECORD) as u64)
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -123,7 +132,11 @@ impl BegunMap {
     pub(crate) fn begin(&mut self, keys: &[Key], is_held: impl Fn(&Key) -> bool) -> io::Result<()> {
         let mut written = 0;
         while written < keys.len() {
+            let capacity = self.capacity;
             let first = self.next_free(&is_held);
+            if self.capacity > capacity {
+                self.make_room()?;
+            }
             let mut end = first;
             // One call for neighbours costs as much as one for each of them.
             while written < keys.len() && end - first < AT_ONCE {
@@ -254,7 +267,7 @@ pub(crate) fn former(state_dir: &Path) -> io::Result<Vec<Former>> {
 /// # Errors
 /// When it cannot be written, or the process lives: it may only have closed the pipe to its guard.
 pub(crate) fn mark(path: &Path) -> io::Result<()> {
-    let file = OpenOptions::new().write(true).open(path)?;
+    let file = open(path, OpenOptions::new().write(true))?;
     let began = Instant::now();
     while let Err(error) = file.try_lock() {
         if began.elapsed() > LETTING_GO {
@@ -267,7 +280,7 @@ pub(crate) fn mark(path: &Path) -> io::Result<()> {
 
 /// What a file says of its life; nothing while something of it may be left.
 fn read(path: &Path, boot: Uuid) -> io::Result<Option<Option<Vec<Key>>>> {
-    let mut file = File::open(path)?;
+    let mut file = open(path, OpenOptions::new().read(true))?;
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes)?;
     // One that is shorter is being made, or was when its process ended, which then had run nothing.
@@ -278,7 +291,9 @@ fn read(path: &Path, boot: Uuid) -> io::Result<Option<Option<Vec<Key>>>> {
         return Ok(None);
     }
     if header[BOOT] != *boot.as_bytes() {
-        return Ok(Some(None));
+        // Folders may be shared by hosts, and the process of another one may live.
+        let is_of_this_host = host().is_some_and(|host| header[HOST] == *host.as_bytes());
+        return Ok(is_of_this_host.then_some(None));
     }
     // Its process lives, whatever its guard has taken it for.
     if file.try_lock().is_err() {
@@ -309,6 +324,9 @@ fn header(guard: &Guard) -> io::Result<[u8; HEADER]> {
     header[..MAGIC.len()].copy_from_slice(&MAGIC);
     header[BOOT].copy_from_slice(boot()?.as_bytes());
     header[CARRIED].copy_from_slice(guard.carried().as_bytes());
+    if let Some(host) = host() {
+        header[HOST].copy_from_slice(host.as_bytes());
+    }
     let cgroup = guard.cgroup().map(|path| path.as_os_str().as_bytes());
     if let Some(path) = cgroup.filter(|path| path.len() <= MAX_PATH) {
         let length = u16::try_from(path.len()).unwrap_or(0);
@@ -336,9 +354,13 @@ fn namespace() -> io::Result<u64> {
     Ok(fs::metadata("/proc/self/ns/cgroup")?.ino())
 }
 
-/// The keys of all records; `None` when one of them is not whole.
+/// The keys of all records; `None` when one of them is not whole, or the file has lost its end.
 fn keys(records: &[u8]) -> Option<Vec<Key>> {
     let (records, rest) = records.as_chunks::<RECORD>();
+    let doublings = records.len() / FIRST_CAPACITY;
+    if records.len() % FIRST_CAPACITY != 0 || !doublings.is_power_of_two() {
+        return None;
+    }
     let whole = records.iter().filter(|bytes| **bytes != [0; RECORD]);
     let keys = whole.map(|bytes| {
         let key = (
@@ -382,6 +404,22 @@ fn is_own(folder: &Path) -> io::Result<bool> {
     let found = fs::symlink_metadata(folder)?;
     let is_closed = found.mode() & 0o077 == 0;
     Ok(found.is_dir() && found.uid() == geteuid().as_raw() && is_closed)
+}
+
+/// Opens a file, and nothing else that may stand in its place: a pipe would be waited for, for ever.
+fn open(path: &Path, how: &mut OpenOptions) -> io::Result<File> {
+    let flags = OFlags::NONBLOCK | OFlags::NOFOLLOW;
+    let file = how.custom_flags(flags.bits().cast_signed()).open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::ErrorKind::NotFound.into()),
+    }
+}
+
+/// The id of the host, the same over its boots; `None` where it has none, as in most containers.
+fn host() -> Option<Uuid> {
+    let text = fs::read_to_string("/etc/machine-id").ok()?;
+    text.trim().parse().ok().filter(|id: &Uuid| !id.is_nil())
 }
 
 /// The id of this boot of the host.

@@ -1,6 +1,7 @@
 use std::collections::BTreeSet;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use tempfile::TempDir;
 
 use super::*;
@@ -59,7 +60,29 @@ fn of_another_boot_nothing_is_left_and_nobody_knows_what_had_begun() {
     let path = left(&dir, life, &[key(1)]);
     let file = OpenOptions::new().write(true).open(&path).unwrap();
     file.write_all_at(&[0; 16], BOOT.start as u64).unwrap();
-    assert_eq!(begun(&dir), [(life, None)]);
+    let said: &[_] = match host() {
+        Some(_) => &[(life, None)],
+        None => &[],
+    };
+    assert_eq!(begun(&dir), said);
+    // Two hosts share the folder: that one may go on.
+    file.write_all_at(&[0xA5; 16], HOST.start as u64).unwrap();
+    assert_eq!(begun(&dir), []);
+}
+
+#[test]
+fn what_is_no_file_is_passed_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let life = WorkerId::fresh();
+    let path = left(&dir, life, &[key(1)]);
+    mark(&path).unwrap();
+    let beside = |name: Uuid| path.with_file_name(name.to_string());
+    fs::create_dir(beside(Uuid::from_u128(1))).unwrap();
+    let pipe = beside(Uuid::from_u128(2));
+    mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    symlink(&path, beside(Uuid::from_u128(3))).unwrap();
+    assert_eq!(begun(&dir).len(), 1);
+    assert!(mark(&pipe).is_err());
 }
 
 #[test]
@@ -73,6 +96,13 @@ fn what_is_not_whole_is_not_believed() {
         file.write_all_at(&[0xA5], at as u64).unwrap();
         assert_eq!(begun(&dir), [(life, None)], "a wrong byte at {at}");
     }
+    let dir = tempfile::tempdir().unwrap();
+    let life = WorkerId::fresh();
+    let path = left(&dir, life, &[key(1), key(2)]);
+    mark(&path).unwrap();
+    let file = OpenOptions::new().write(true).open(&path).unwrap();
+    file.set_len((HEADER + RECORD) as u64).unwrap();
+    assert_eq!(begun(&dir), [(life, None)], "it has lost its end");
     let dir = tempfile::tempdir().unwrap();
     let path = left(&dir, WorkerId::fresh(), &[]);
     fs::write(&path, b"something else").unwrap();
