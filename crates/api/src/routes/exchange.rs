@@ -145,6 +145,15 @@ fn check_end(app: &App, worker: WorkerId, end: &Completion) -> Result<(), ApiErr
         let words = "`status` must be one of `succeeded`, `failed`, `timed_out`, `cancelled`";
         return Err(ApiError::field("status", words));
     }
+    let (id, attempt) = (end.execution_id.0, end.attempt.0);
+    if id <= 0 {
+        let words = format!("`execution_id` is {id}; numbers of executions are above 0");
+        return Err(ApiError::field("execution_id", words));
+    }
+    if attempt < 1 {
+        let words = format!("`attempt` is {attempt}; attempts count from 1");
+        return Err(ApiError::field("attempt", words));
+    }
     if end.worker.is_some_and(|of| of != worker) {
         return Err(ApiError::field(
             "worker",

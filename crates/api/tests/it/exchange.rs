@@ -239,6 +239,8 @@ async fn what_is_wrong_is_named_and_nothing_is_done() {
             end("execution_id", json!(257)),
             "completions.1.execution_id",
         ),
+        (end("execution_id", json!(0)), "completions.1.execution_id"),
+        (end("attempt", json!(0)), "completions.1.attempt"),
         (
             end("worker", json!(WorkerId::fresh())),
             "completions.1.worker",

@@ -428,6 +428,21 @@ fn reports_about_what_is_not_served_here_change_nothing() {
     assert_eq!(world.held(), 1);
 }
 
+/// Anybody who may report could name any number of lives that there never were.
+#[test]
+fn reports_of_nobody_are_not_answered() {
+    let (mut world, worker) = World::with_worker(1);
+    let asks = |worker| Reported {
+        resync: vec![HERE],
+        ..nothing_of(worker)
+    };
+    world.report(asks(WorkerId::fresh()));
+    world.pass(5_000, true);
+    assert!(world.sent.is_empty(), "it has no lease and holds nothing");
+    world.report(asks(worker));
+    assert_eq!(world.only().worker, worker);
+}
+
 /// What is taken back before it was told never leaves: the worker would begin it.
 #[test]
 fn what_is_released_by_force_before_it_was_told_is_not_told() {

@@ -41,6 +41,15 @@ impl Owner {
 
     fn take_report(&mut self, now: Millis, report: Reported) {
         let worker = report.worker;
+        // Whoever has no lease and holds nothing has nothing to say, and can be named in any number. One that has
+        // just come says it again.
+        let is_somebody = {
+            let roster = self.roster.lock();
+            roster.knows(worker) || !roster.held_by(worker).is_empty()
+        };
+        if !is_somebody {
+            return;
+        }
         self.is_heard_of(worker);
         self.roster
             .lock()
