@@ -10,6 +10,7 @@ use sqlx::postgres::{PgPool, PgTransaction};
 use crate::failure::{Failure, unreadable};
 use crate::partitions::place;
 use crate::policies::NewVersion;
+use crate::sessions::Purpose;
 use crate::time::Time;
 use crate::{PostgresStore, sql, text};
 
@@ -25,17 +26,22 @@ impl ActionStore for PostgresStore {
         changed_by: &str,
     ) -> Result<Applied, StoreError> {
         let wanted = Wanted::new(spec, partition_count, changed_by);
-        let pool = self.db.general.clone();
-        let applied = self.db.run(async move { apply(&pool, wanted).await });
+        let pool = self.db.general();
+        let applied = self
+            .db
+            .run(Purpose::General, async move { apply(&pool, wanted).await });
         let applied = applied.await?;
         applied.ok_or_else(|| StoreError::Conflict("the policy set has changed".to_owned()))
     }
 
     async fn find_action(&self, action_ref: &ActionRef) -> Result<Option<Action>, StoreError> {
         let refs = vec![action_ref.to_string()];
-        let pool = self.db.key.clone();
+        let pool = self.db.key();
         self.db
-            .run(async move { Ok(by_ref(&pool, refs).await?.pop()) })
+            .run(
+                Purpose::Key,
+                async move { Ok(by_ref(&pool, refs).await?.pop()) },
+            )
             .await
     }
 
@@ -45,9 +51,9 @@ impl ActionStore for PostgresStore {
         limit: u32,
     ) -> Result<Vec<Action>, StoreError> {
         let after = after.map_or_else(String::new, ActionRef::to_string);
-        let pool = self.db.general.clone();
+        let pool = self.db.general();
         self.db
-            .run(async move {
+            .run(Purpose::General, async move {
                 let rows: Vec<ActionColumns> = sqlx::query_as(sql::LIST_ACTIONS)
                     .bind(after)
                     .bind(i64::from(limit))
@@ -59,9 +65,9 @@ impl ActionStore for PostgresStore {
     }
 
     async fn policy_changes(&self, action: ActionId) -> Result<Vec<PolicyChange>, StoreError> {
-        let pool = self.db.general.clone();
+        let pool = self.db.general();
         self.db
-            .run(async move {
+            .run(Purpose::General, async move {
                 let rows: Vec<(i64, String, String, Time)> = sqlx::query_as(sql::POLICY_CHANGES)
                     .bind(action.0)
                     .fetch_all(&pool)

@@ -12,6 +12,7 @@ use uuid::Uuid;
 use crate::bind::Binds;
 use crate::failure::Failure;
 use crate::partitions::micros;
+use crate::sessions::Purpose;
 use crate::time::{self, Time};
 use crate::{PostgresStore, sql, text};
 
@@ -25,9 +26,9 @@ impl AuditStore for PostgresStore {
         let query = sqlx::query(sql::AUDIT_LOG)
             .bind(before.unwrap_or(i64::MAX))
             .bind(i64::from(limit));
-        let pool = self.db.general.clone();
+        let pool = self.db.general();
         self.db
-            .run(async move {
+            .run(Purpose::General, async move {
                 let rows = query.fetch_all(&pool).await?;
                 rows.iter().map(entry).collect()
             })
@@ -42,9 +43,9 @@ impl AuditStore for PostgresStore {
         let query = sqlx::query(sql::VIOLATIONS)
             .bind(micros(within))
             .bind(action_refs.to_vec());
-        let pool = self.db.general.clone();
+        let pool = self.db.general();
         self.db
-            .run(async move {
+            .run(Purpose::General, async move {
                 let rows = query.fetch_all(&pool).await?;
                 rows.iter().map(violations).collect()
             })

@@ -17,6 +17,7 @@ use uuid::Uuid;
 use crate::bind::Binds;
 use crate::db::Db;
 use crate::failure::{Failure, unreadable};
+use crate::sessions::Purpose;
 use crate::sql::{CommitOf, Part};
 use crate::{audit, dead_letters, operations, policies, sql, text};
 
@@ -90,11 +91,11 @@ impl Db {
         let of = parts(batch, run);
         let parameters = parameters(batch, of)?;
         let text = sql::commit(of);
-        let pool = self.commit.clone();
+        let pool = self.commit();
         let beside = beside(batch)?;
         let fences = fences(batch).len();
         let duplicates = Arc::clone(&self.duplicates);
-        self.run(async move {
+        self.run(Purpose::Commit, async move {
             let written = if beside.is_empty() {
                 execute(&pool, text, parameters).await
             } else {
@@ -126,9 +127,12 @@ impl Db {
             .map(|update| update.id.0)
             .filter(|id| !granted.contains(id))
             .collect();
-        let pool = self.commit.clone();
-        self.run(async move { load_bodies(&pool, missing).await })
-            .await
+        let pool = self.commit();
+        self.run(
+            Purpose::Commit,
+            async move { load_bodies(&pool, missing).await },
+        )
+        .await
     }
 }
 

@@ -1,6 +1,6 @@
 //! The pools, and how a call runs on them.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use attune_core::Bug;
@@ -18,10 +18,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The pools, and how many letters went through them. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Db {
-    pub(crate) commit: PgPool,
-    pub(crate) key: PgPool,
-    pub(crate) lease: PgPool,
-    pub(crate) general: PgPool,
+    pools: Arc<RwLock<Pools>>,
     pub(crate) letters: Arc<LetterGauge>,
     /// A session was not allowed to write: there may be others that began while the database took
     /// none. Each that is used and may not says so again, until the last of them is closed.
@@ -31,8 +28,32 @@ pub(crate) struct Db {
     /// Something of a batch was there already: while that goes on, no commit is tried without.
     pub(crate) duplicates: Arc<Lately>,
     pub(crate) unread: Arc<Unread>,
-    migrate: PgConnectOptions,
+    options: PostgresOptions,
+    base: PgConnectOptions,
     address: Arc<str>,
+}
+
+/// A pool for each purpose. They are left together when a call got no answer: what is in use then may never
+/// come back.
+#[derive(Debug, Clone)]
+struct Pools {
+    commit: PgPool,
+    key: PgPool,
+    lease: PgPool,
+    general: PgPool,
+    /// How often they were left before.
+    generation: u64,
+}
+
+/// The server has not answered a call for longer than it may work on it.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "PostgreSQL at {address} has not answered for {} s; its connections are left and new ones made",
+    after.as_secs()
+)]
+struct Silent {
+    address: Arc<str>,
+    after: Duration,
 }
 
 /// The server did not answer the first attempt to connect.
@@ -71,31 +92,76 @@ impl Db {
         )
         .await?;
         let (read_only, outdated) = (Arc::default(), Arc::default());
-        let pool =
-            |purpose: Purpose, size| purpose.pool(options, &base, size, &read_only, &outdated);
+        let pools = Pools::new(options, &base, (&read_only, &outdated), 0);
         Ok(Self {
-            commit: pool(Purpose::Commit, options.commit_connections),
-            key: pool(Purpose::Key, options.key_connections),
-            // One for the owner's partitions, one for the worker's lease, where one process is both.
-            lease: pool(Purpose::Lease, 2),
-            general: pool(Purpose::General, options.general_connections),
+            pools: Arc::new(RwLock::new(pools)),
             letters: Arc::new(LetterGauge::new(options.letters)),
             read_only: Arc::clone(&read_only),
             outdated: Arc::clone(&outdated),
             duplicates: Arc::default(),
             unread: Arc::default(),
-            migrate: Purpose::Migrate.connect_options(options, &base),
+            options: options.clone(),
+            base,
             address,
         })
     }
 
+    fn pools(&self) -> Pools {
+        let pools = self.pools.read().unwrap_or_else(PoisonError::into_inner);
+        pools.clone()
+    }
+
+    /// For commits.
+    pub(crate) fn commit(&self) -> PgPool {
+        self.pools().commit
+    }
+
+    /// For reads by key.
+    pub(crate) fn key(&self) -> PgPool {
+        self.pools().key
+    }
+
+    /// For leases.
+    pub(crate) fn lease(&self) -> PgPool {
+        self.pools().lease
+    }
+
+    /// For everything else.
+    pub(crate) fn general(&self) -> PgPool {
+        self.pools().general
+    }
+
+    /// Takes new pools in place of those of this generation. A connection that went silent without an end
+    /// (a firewall that forgets it, a host that is gone) says so only after a quarter of an hour.
+    fn leave(&self, generation: u64) {
+        let left = {
+            let mut pools = self.pools.write().unwrap_or_else(PoisonError::into_inner);
+            if pools.generation != generation {
+                return;
+            }
+            let noted = (&self.read_only, &self.outdated);
+            let new = Pools::new(&self.options, &self.base, noted, generation + 1);
+            std::mem::replace(&mut *pools, new)
+        };
+        tracing::warn!(
+            server.address = %self.address,
+            "PostgreSQL has not answered for longer than it may work on a call; its connections are left and \
+             new ones made"
+        );
+        // What is in use ends by itself, whenever that is; nobody waits for it.
+        tokio::spawn(async move { left.close().await });
+    }
+
     /// Runs one call in a task of its own, so that a caller that is dropped never drops a
-    /// statement in flight, and makes the caller's error of what goes wrong.
+    /// statement in flight, and makes the caller's error of what goes wrong. A call without an answer
+    /// for longer than the server may work on it has failed, and nobody knows what came of it; its
+    /// statement is never dropped, and goes on.
     ///
     /// # Panics
     /// When the work panics.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
+        purpose: Purpose,
         work: impl Future<Output = Result<T, Failure>> + Send + 'static,
     ) -> Result<T, StoreError> {
         if Bug::CancelDb.is_planted() {
@@ -103,9 +169,24 @@ impl Db {
             let result = Box::pin(work).await;
             return result.map_err(|failure| failure.at(&self.address));
         }
-        match tokio::spawn(work).await {
-            Ok(Ok(done)) => Ok(done),
-            Ok(Err(failure)) => {
+        let (db, patience) = (self.clone(), purpose.patience(&self.options));
+        let generation = self.pools().generation;
+        let task = tokio::spawn(async move {
+            let mut work = Box::pin(work);
+            let answer = tokio::time::timeout(patience, work.as_mut()).await; // waiting only
+            if answer.is_err() {
+                db.leave(generation);
+                tokio::spawn(work);
+            }
+            answer.ok()
+        });
+        match task.await {
+            Ok(None) => Err(StoreError::Unavailable(Box::new(Silent {
+                address: Arc::clone(&self.address),
+                after: patience,
+            }))),
+            Ok(Some(Ok(done))) => Ok(done),
+            Ok(Some(Err(failure))) => {
                 if failure.is_read_only() {
                     self.read_only.note();
                 }
@@ -122,14 +203,38 @@ impl Db {
 
     /// How to connect for changing the schema.
     pub(crate) fn migration_options(&self) -> PgConnectOptions {
-        self.migrate.clone()
+        Purpose::Migrate.connect_options(&self.options, &self.base)
     }
 
     /// Finishes what is under way and closes every connection.
     pub(crate) async fn close(&self) {
-        for pool in [&self.commit, &self.key, &self.lease, &self.general] {
-            pool.close().await;
+        self.pools().close().await;
+    }
+}
+
+impl Pools {
+    fn new(
+        options: &PostgresOptions,
+        base: &PgConnectOptions,
+        (read_only, outdated): (&Arc<Lately>, &Arc<Outdated>),
+        generation: u64,
+    ) -> Self {
+        let pool = |purpose: Purpose, size| purpose.pool(options, base, size, read_only, outdated);
+        Self {
+            commit: pool(Purpose::Commit, options.commit_connections),
+            key: pool(Purpose::Key, options.key_connections),
+            // One for the owner's partitions, one for the worker's lease, where one process is both.
+            lease: pool(Purpose::Lease, 2),
+            general: pool(Purpose::General, options.general_connections),
+            generation,
         }
+    }
+
+    /// Finishes what is under way and closes every connection.
+    async fn close(&self) {
+        let [commit, key, lease, general] =
+            [&self.commit, &self.key, &self.lease, &self.general].map(PgPool::close);
+        tokio::join!(commit, key, lease, general);
     }
 }
 

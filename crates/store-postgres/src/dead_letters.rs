@@ -19,15 +19,16 @@ use crate::commit::counter;
 use crate::db::Db;
 use crate::failure::Failure;
 use crate::partitions::micros;
+use crate::sessions::Purpose;
 use crate::{PostgresStore, sql, text, time};
 
 #[async_trait]
 impl DeadLetterStore for PostgresStore {
     async fn add_dead_letters(&self, letters: &[NewDeadLetter]) -> Result<(), StoreError> {
         let parameters = parameters(letters)?;
-        let pool = self.db.general.clone();
+        let pool = self.db.general();
         self.db
-            .run(async move {
+            .run(Purpose::General, async move {
                 sqlx::query_with(sql::ADD_DEAD_LETTERS, parameters)
                     .execute(&pool)
                     .await?;
@@ -54,9 +55,9 @@ impl DeadLetterStore for PostgresStore {
             .bind(clean(&filter.reason))
             .bind(filter.requeued)
             .bind(i64::from(limit));
-        let pool = self.db.general.clone();
+        let pool = self.db.general();
         self.db
-            .run(async move {
+            .run(Purpose::General, async move {
                 let rows = query.fetch_all(&pool).await?;
                 rows.iter().map(letter).collect()
             })
@@ -64,9 +65,9 @@ impl DeadLetterStore for PostgresStore {
     }
 
     async fn find_dead_letter(&self, id: i64) -> Result<Option<(DeadLetter, Vec<u8>)>, StoreError> {
-        let pool = self.db.general.clone();
+        let pool = self.db.general();
         self.db
-            .run(async move {
+            .run(Purpose::General, async move {
                 let row = sqlx::query(sql::FIND_DEAD_LETTER)
                     .bind(id)
                     .fetch_optional(&pool)
@@ -98,9 +99,11 @@ impl Db {
             .bind(micros(keep.age))
             .bind(counter(keep.bytes))
             .bind(counter(LETTER_OVERHEAD));
-        let pool = self.general.clone();
-        self.run(async move { Ok(query.execute(&pool).await?.rows_affected()) })
-            .await
+        let pool = self.general();
+        self.run(Purpose::General, async move {
+            Ok(query.execute(&pool).await?.rows_affected())
+        })
+        .await
     }
 
     /// Removes what is too much by now, in a task of its own, when enough was added to look for it.
@@ -144,9 +147,11 @@ impl PostgresStore {
             .bind(text::text(&requeue.who).into_owned())
             .bind(what)
             .bind(text::optional(requeue.reason.as_ref()).map(String::from));
-        let pool = self.db.general.clone();
+        let pool = self.db.general();
         self.db
-            .run(async move { Ok(query.fetch_one(&pool).await?) })
+            .run(Purpose::General, async move {
+                Ok(query.fetch_one(&pool).await?)
+            })
             .await
     }
 }

@@ -15,28 +15,36 @@ use uuid::Uuid;
 use crate::failure::Failure;
 use crate::partition_rows::named;
 use crate::partitions::{between, priority, status};
+use crate::sessions::Purpose;
 use crate::{PostgresStore, history, sql, text, time, upkeep};
 
 #[async_trait]
 impl ExecutionStore for PostgresStore {
     async fn find_execution(&self, id: ExecutionId) -> Result<Option<ExecutionRecord>, StoreError> {
-        let pool = self.db.general.clone();
+        let pool = self.db.general();
         self.db
-            .run(async move { history::find(&pool, id).await })
+            .run(
+                Purpose::General,
+                async move { history::find(&pool, id).await },
+            )
             .await
     }
 
     async fn find_standing(&self, id: ExecutionId) -> Result<Option<Standing>, StoreError> {
-        let pool = self.db.general.clone();
+        let pool = self.db.general();
         self.db
-            .run(async move { history::find_standing(&pool, id).await })
+            .run(Purpose::General, async move {
+                history::find_standing(&pool, id).await
+            })
             .await
     }
 
     async fn find_parameters(&self, id: ExecutionId) -> Result<Option<String>, StoreError> {
-        let pool = self.db.general.clone();
+        let pool = self.db.general();
         self.db
-            .run(async move { history::find_parameters(&pool, id).await })
+            .run(Purpose::General, async move {
+                history::find_parameters(&pool, id).await
+            })
             .await
     }
 
@@ -47,9 +55,11 @@ impl ExecutionStore for PostgresStore {
         limit: u32,
     ) -> Result<ExecutionPage, StoreError> {
         let filter = filter.clone();
-        let pool = self.db.general.clone();
+        let pool = self.db.general();
         self.db
-            .run(async move { history::list(&pool, &filter, after, limit).await })
+            .run(Purpose::General, async move {
+                history::list(&pool, &filter, after, limit).await
+            })
             .await
     }
 
@@ -63,9 +73,9 @@ impl ExecutionStore for PostgresStore {
             .bind(action.0)
             .bind(after.map_or(i64::MIN, |id| id.0))
             .bind(i64::from(limit));
-        let pool = self.db.general.clone();
+        let pool = self.db.general();
         self.db
-            .run(async move {
+            .run(Purpose::General, async move {
                 let rows = query.fetch_all(&pool).await?;
                 rows.iter().map(|row| named(row, slot_holder)).collect()
             })

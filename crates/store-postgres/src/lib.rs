@@ -44,6 +44,7 @@ use attune_store::{FENCE_JUMP, Store, StoreError};
 
 use crate::db::Db;
 pub use crate::options::PostgresOptions;
+use crate::sessions::Purpose;
 pub use crate::temporary::TemporaryDatabase;
 
 /// The storage ports on PostgreSQL. Cheap to clone; all clones share the connections.
@@ -78,9 +79,9 @@ impl Store for PostgresStore {
     }
 
     async fn partition_count(&self) -> Result<Option<u16>, StoreError> {
-        let pool = self.db.general.clone();
+        let pool = self.db.general();
         self.db
-            .run(async move {
+            .run(Purpose::General, async move {
                 let count = sqlx::query_scalar::<_, i32>(sql::CLUSTER_PARTITIONS);
                 let count = count.fetch_optional(&pool).await?;
                 Ok(count.map(|count| u16::try_from(count).expect("the schema allows 1 to 256")))
@@ -89,9 +90,9 @@ impl Store for PostgresStore {
     }
 
     async fn noted_bus(&self) -> Result<Option<String>, StoreError> {
-        let pool = self.db.general.clone();
+        let pool = self.db.general();
         self.db
-            .run(async move {
+            .run(Purpose::General, async move {
                 let noted = sqlx::query_scalar::<_, Option<String>>(sql::CLUSTER_BUS);
                 Ok(noted.fetch_optional(&pool).await?.flatten())
             })
@@ -100,9 +101,9 @@ impl Store for PostgresStore {
 
     async fn agree_on_bus(&self, name: &str) -> Result<Option<String>, StoreError> {
         let note = sqlx::query(sql::NOTE_BUS).bind(text::text(name).into_owned());
-        let pool = self.db.general.clone();
+        let pool = self.db.general();
         self.db
-            .run(async move {
+            .run(Purpose::General, async move {
                 note.execute(&pool).await?;
                 let noted = sqlx::query_scalar::<_, Option<String>>(sql::CLUSTER_BUS);
                 Ok(noted.fetch_optional(&pool).await?.flatten())
@@ -111,9 +112,9 @@ impl Store for PostgresStore {
     }
 
     async fn system_id(&self) -> Result<Option<uuid::Uuid>, StoreError> {
-        let pool = self.db.general.clone();
+        let pool = self.db.general();
         self.db
-            .run(async move {
+            .run(Purpose::General, async move {
                 let id = sqlx::query_scalar(sql::SYSTEM_ID);
                 Ok(id.fetch_optional(&pool).await?)
             })
@@ -126,9 +127,9 @@ impl Store for PostgresStore {
             .bind(RequestId::fresh().0)
             .bind(text::text(who).into_owned())
             .bind(what::RESTORE_FENCE);
-        let pool = self.db.general.clone();
+        let pool = self.db.general();
         self.db
-            .run(async move {
+            .run(Purpose::General, async move {
                 query.execute(&pool).await?;
                 Ok(())
             })

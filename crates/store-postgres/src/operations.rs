@@ -23,6 +23,7 @@ use crate::db::Db;
 use crate::failure::{Failure, unreadable};
 use crate::partition_rows::execution_id;
 use crate::partitions::priority;
+use crate::sessions::Purpose;
 use crate::{PostgresStore, audit, sql, text, time};
 
 #[async_trait]
@@ -34,14 +35,16 @@ impl OperationStore for PostgresStore {
         let mut new = new.clone();
         new.who = text::text(&new.who).into_owned();
         new.reason = text::optional(new.reason.as_ref()).map(String::from);
-        let pool = self.db.general.clone();
-        self.db.run(async move { begin(&pool, &new).await }).await
+        let pool = self.db.general();
+        self.db
+            .run(Purpose::General, async move { begin(&pool, &new).await })
+            .await
     }
 
     async fn find_operation(&self, id: OperationId) -> Result<Option<OperationRecord>, StoreError> {
-        let pool = self.db.general.clone();
+        let pool = self.db.general();
         let found = async move { Ok(listed(&pool, id.0..=id.0, 1).await?.pop()) };
-        self.db.run(found).await
+        self.db.run(Purpose::General, found).await
     }
 
     async fn list_operations(
@@ -50,9 +53,11 @@ impl OperationStore for PostgresStore {
         limit: u32,
     ) -> Result<Vec<OperationRecord>, StoreError> {
         let newest = before.map_or(i64::MAX, |id| id.0.saturating_sub(1));
-        let pool = self.db.general.clone();
+        let pool = self.db.general();
         self.db
-            .run(async move { listed(&pool, i64::MIN..=newest, limit).await })
+            .run(Purpose::General, async move {
+                listed(&pool, i64::MIN..=newest, limit).await
+            })
             .await
     }
 
@@ -62,16 +67,18 @@ impl OperationStore for PostgresStore {
         filter: &OperationFilter,
     ) -> Result<u64, StoreError> {
         let filter = filter.clone();
-        let pool = self.db.general.clone();
+        let pool = self.db.general();
         self.db
-            .run(async move { count(&pool, kind, &filter).await })
+            .run(Purpose::General, async move {
+                count(&pool, kind, &filter).await
+            })
             .await
     }
 
     async fn depth(&self) -> Result<Depth, StoreError> {
-        let pool = self.db.general.clone();
+        let pool = self.db.general();
         self.db
-            .run(async move {
+            .run(Purpose::General, async move {
                 let rows: Vec<(bool, i16, i64)> =
                     sqlx::query_as(sql::DEPTH).fetch_all(&pool).await?;
                 let mut depth = Depth::default();
@@ -223,8 +230,8 @@ pub(crate) async fn open(
 ) -> Result<Vec<PartOfOperation>, StoreError> {
     let partitions = partitions.iter().map(|it| i32::from(it.0));
     let query = sqlx::query(sql::OPEN_OPERATIONS).bind(partitions.collect::<Vec<i32>>());
-    let (pool, told) = (db.general.clone(), Arc::clone(&db.unread));
-    db.run(async move {
+    let (pool, told) = (db.general(), Arc::clone(&db.unread));
+    db.run(Purpose::General, async move {
         let rows = query.fetch_all(&pool).await?;
         let (mut open, mut unread) = (Vec::new(), Vec::new());
         for row in &rows {
@@ -258,8 +265,8 @@ pub(crate) async fn labels(
             labels: labels.map(stored_labels).unwrap_or_default(),
         })
     };
-    let pool = db.general.clone();
-    db.run(async move {
+    let pool = db.general();
+    db.run(Purpose::General, async move {
         let rows = query.fetch_all(&pool).await?;
         rows.iter().map(read).collect()
     })

@@ -25,6 +25,7 @@ use crate::partition_rows::{
     active_place, active_row, compared_rows, execution_id, executor_row, lease, meter, slot_rows,
     words, worker_end,
 };
+use crate::sessions::Purpose;
 use crate::time::{Place, Time};
 use crate::{PostgresStore, operations, pauses, policies, requests, sql};
 
@@ -37,16 +38,18 @@ impl PartitionStore for PostgresStore {
                 PartitionId::MAX_COUNT
             )));
         }
-        let pool = self.db.general.clone();
+        let pool = self.db.general();
         self.db
-            .run(async move { make_partitions(&pool, i32::from(count)).await })
+            .run(Purpose::General, async move {
+                make_partitions(&pool, i32::from(count)).await
+            })
             .await
     }
 
     async fn leases(&self) -> Result<Vec<Lease>, StoreError> {
-        let pool = self.db.lease.clone();
+        let pool = self.db.lease();
         self.db
-            .run(async move {
+            .run(Purpose::Lease, async move {
                 let rows = sqlx::query(sql::LEASES).fetch_all(&pool).await?;
                 rows.iter().map(lease).collect()
             })
@@ -65,9 +68,11 @@ impl PartitionStore for PostgresStore {
             .bind(owner.0)
             .bind(crate::text::text(owner_name).into_owned())
             .bind(micros(ttl));
-        let pool = self.db.lease.clone();
+        let pool = self.db.lease();
         self.db
-            .run(async move { Ok(taken(query.fetch_all(&pool).await?)) })
+            .run(Purpose::Lease, async move {
+                Ok(taken(query.fetch_all(&pool).await?))
+            })
             .await
     }
 
@@ -86,9 +91,9 @@ impl PartitionStore for PostgresStore {
         binds.value(crate::text::text(owner_name));
         binds.value(micros(ttl));
         let parameters = binds.finish()?;
-        let pool = self.db.lease.clone();
+        let pool = self.db.lease();
         self.db
-            .run(async move {
+            .run(Purpose::Lease, async move {
                 let rows = sqlx::query_as_with(sql::ACQUIRE_OBSERVED, parameters);
                 Ok(taken(rows.fetch_all(&pool).await?))
             })
@@ -107,9 +112,9 @@ impl PartitionStore for PostgresStore {
             .bind(partitions)
             .bind(epochs)
             .bind(micros(ttl));
-        let pool = self.db.lease.clone();
+        let pool = self.db.lease();
         self.db
-            .run(async move {
+            .run(Purpose::Lease, async move {
                 let rows: Vec<i32> = query.fetch_all(&pool).await?;
                 Ok(rows.into_iter().map(place).collect())
             })
@@ -128,9 +133,9 @@ impl PartitionStore for PostgresStore {
             .bind(partitions)
             .bind(epochs)
             .bind(to.map(|owner| owner.0));
-        let pool = self.db.lease.clone();
+        let pool = self.db.lease();
         self.db
-            .run(async move {
+            .run(Purpose::Lease, async move {
                 query.execute(&pool).await?;
                 Ok(())
             })
@@ -154,9 +159,9 @@ impl PartitionStore for PostgresStore {
             note.trouble.as_ref().map(|(lasted, _)| micros(*lasted))
         });
         let parameters = binds.finish()?;
-        let pool = self.db.lease.clone();
+        let pool = self.db.lease();
         self.db
-            .run(async move {
+            .run(Purpose::Lease, async move {
                 let query = sqlx::query_scalar_with(sql::NOTE_TROUBLE, parameters);
                 let rows: Vec<i32> = query.fetch_all(&pool).await?;
                 Ok(rows.into_iter().map(place).collect())
@@ -176,9 +181,9 @@ impl PartitionStore for PostgresStore {
             .bind(crate::text::text(name).into_owned())
             .bind(micros(ttl))
             .bind(cut_off);
-        let pool = self.db.lease.clone();
+        let pool = self.db.lease();
         self.db
-            .run(async move {
+            .run(Purpose::Lease, async move {
                 let rows = query.fetch_all(&pool).await?;
                 Ok(rows.into_iter().map(executor_row).collect())
             })
@@ -187,9 +192,9 @@ impl PartitionStore for PostgresStore {
 
     async fn retire_executor(&self, executor: OwnerId) -> Result<(), StoreError> {
         let query = sqlx::query(sql::RETIRE_EXECUTOR).bind(executor.0);
-        let pool = self.db.lease.clone();
+        let pool = self.db.lease();
         self.db
-            .run(async move {
+            .run(Purpose::Lease, async move {
                 query.execute(&pool).await?;
                 Ok(())
             })
@@ -197,9 +202,9 @@ impl PartitionStore for PostgresStore {
     }
 
     async fn executors(&self) -> Result<Vec<ExecutorRow>, StoreError> {
-        let pool = self.db.lease.clone();
+        let pool = self.db.lease();
         self.db
-            .run(async move {
+            .run(Purpose::Lease, async move {
                 let rows = sqlx::query_as(sql::EXECUTORS).fetch_all(&pool).await?;
                 Ok(rows.into_iter().map(executor_row).collect())
             })
@@ -219,9 +224,9 @@ impl PartitionStore for PostgresStore {
             .bind(after.map(|place| Place::rising(place.created)))
             .bind(after.map(|place| place.id.0))
             .bind(i64::from(limit));
-        let pool = self.db.key.clone();
+        let pool = self.db.key();
         self.db
-            .run(async move {
+            .run(Purpose::Key, async move {
                 let rows = query.fetch_all(&pool).await?;
                 let last = rows.last().filter(|_| rows.len() == limit as usize);
                 Ok(ActivePage {
@@ -243,9 +248,9 @@ impl PartitionStore for PostgresStore {
             .bind(mine.clone())
             .bind(after.map_or(i64::MIN, |id| id.0))
             .bind(i64::from(limit));
-        let pool = self.db.key.clone();
+        let pool = self.db.key();
         self.db
-            .run(async move {
+            .run(Purpose::Key, async move {
                 let found = query.fetch_all(&pool).await?;
                 let last = found.last().map(execution_id).transpose()?;
                 let rows = compared_rows(&found, &mine)?;
@@ -277,9 +282,9 @@ impl PartitionStore for PostgresStore {
         partitions: &[PartitionId],
     ) -> Result<Vec<(ActionId, QueueTotals)>, StoreError> {
         let query = sqlx::query_as(sql::LOAD_TOTALS).bind(numbers(partitions));
-        let pool = self.db.general.clone();
+        let pool = self.db.general();
         self.db
-            .run(async move {
+            .run(Purpose::General, async move {
                 let rows: Vec<(i64, i64, i64, i64, i64)> = query.fetch_all(&pool).await?;
                 Ok(rows
                     .into_iter()
@@ -310,9 +315,9 @@ impl PartitionStore for PostgresStore {
             .bind(limit_id)
             .bind(key.to_vec())
             .bind(i64::from(limit));
-        let pool = self.db.key.clone();
+        let pool = self.db.key();
         self.db
-            .run(async move {
+            .run(Purpose::Key, async move {
                 let rows = query.fetch_all(&pool).await?;
                 let is_full = rows.len() == limit as usize;
                 let rows: Vec<MeterRow> = rows.iter().map(meter).collect::<Result<_, _>>()?;
@@ -327,9 +332,9 @@ impl PartitionStore for PostgresStore {
 
     async fn load_actions(&self, partitions: &[PartitionId]) -> Result<Vec<Action>, StoreError> {
         let query = sqlx::query_as(sql::LOAD_ACTIONS).bind(numbers(partitions));
-        let pool = self.db.general.clone();
+        let pool = self.db.general();
         self.db
-            .run(async move {
+            .run(Purpose::General, async move {
                 let rows: Vec<ActionColumns> = query.fetch_all(&pool).await?;
                 rows.into_iter().map(actions::action).collect()
             })
@@ -339,9 +344,9 @@ impl PartitionStore for PostgresStore {
     async fn load_slots(&self, ids: &[ExecutionId]) -> Result<Vec<SlotRow>, StoreError> {
         let ids: Vec<i64> = ids.iter().map(|id| id.0).collect();
         let query = sqlx::query(sql::LOAD_SLOTS).bind(ids);
-        let pool = self.db.general.clone();
+        let pool = self.db.general();
         self.db
-            .run(async move {
+            .run(Purpose::General, async move {
                 let rows = query.fetch_all(&pool).await?;
                 slot_rows(&rows)
             })
@@ -349,9 +354,9 @@ impl PartitionStore for PostgresStore {
     }
 
     async fn worker_ends(&self) -> Result<Vec<WorkerEnd>, StoreError> {
-        let pool = self.db.general.clone();
+        let pool = self.db.general();
         self.db
-            .run(async move {
+            .run(Purpose::General, async move {
                 let rows = sqlx::query(sql::WORKER_ENDS).fetch_all(&pool).await?;
                 rows.iter().map(worker_end).collect()
             })
@@ -366,9 +371,9 @@ impl PartitionStore for PostgresStore {
         let query = sqlx::query_scalar(sql::END_WORKERS)
             .bind(workers)
             .bind(renewals);
-        let pool = self.db.lease.clone();
+        let pool = self.db.lease();
         self.db
-            .run(async move {
+            .run(Purpose::Lease, async move {
                 let over: Vec<Uuid> = query.fetch_all(&pool).await?;
                 Ok(over.into_iter().map(WorkerId).collect())
             })
@@ -376,9 +381,9 @@ impl PartitionStore for PostgresStore {
     }
 
     async fn now(&self) -> Result<DateTime<Utc>, StoreError> {
-        let pool = self.db.lease.clone();
+        let pool = self.db.lease();
         self.db
-            .run(async move {
+            .run(Purpose::Lease, async move {
                 let Time(now) = sqlx::query_scalar(sql::NOW).fetch_one(&pool).await?;
                 Ok(now)
             })
@@ -387,9 +392,9 @@ impl PartitionStore for PostgresStore {
 
     async fn load_bodies(&self, ids: &[ExecutionId]) -> Result<Vec<GrantedBody>, StoreError> {
         let ids: Vec<i64> = ids.iter().map(|id| id.0).collect();
-        let pool = self.db.key.clone();
+        let pool = self.db.key();
         self.db
-            .run(async move { load_bodies(&pool, ids).await })
+            .run(Purpose::Key, async move { load_bodies(&pool, ids).await })
             .await
     }
 
@@ -398,9 +403,9 @@ impl PartitionStore for PostgresStore {
         let query = sqlx::query(sql::LOAD_WORDS)
             .bind(ids)
             .bind(MAX_BODIES_BYTES as i64);
-        let pool = self.db.general.clone();
+        let pool = self.db.general();
         self.db
-            .run(async move {
+            .run(Purpose::General, async move {
                 let rows = query.fetch_all(&pool).await?;
                 rows.iter().map(words).collect()
             })
@@ -421,9 +426,9 @@ impl PartitionStore for PostgresStore {
             .iter()
             .map(|text| crate::text::text(text).into_owned())
             .collect();
-        let pool = self.db.key.clone();
+        let pool = self.db.key();
         self.db
-            .run(async move {
+            .run(Purpose::Key, async move {
                 Ok(Lookup {
                     requests: requests::known(&pool, requests).await?,
                     actions: actions::by_ref(&pool, refs).await?,
@@ -434,9 +439,9 @@ impl PartitionStore for PostgresStore {
 
     async fn request_gap(&self, around: RequestId) -> Result<RequestGap, StoreError> {
         let query = sqlx::query_as(sql::REQUEST_GAP).bind(around.0);
-        let pool = self.db.key.clone();
+        let pool = self.db.key();
         self.db
-            .run(async move {
+            .run(Purpose::Key, async move {
                 let (above, below): (Option<Uuid>, Option<Uuid>) = query.fetch_one(&pool).await?;
                 Ok(RequestGap {
                     above: above.map(RequestId),

@@ -9,6 +9,7 @@ use sqlx::postgres::{PgArguments, PgPool, PgTransaction};
 
 use crate::db::Db;
 use crate::failure::{Failure, unreadable};
+use crate::sessions::Purpose;
 use crate::time::Time;
 use crate::{PostgresStore, audit, sql, text};
 
@@ -39,9 +40,9 @@ impl PauseStore for PostgresStore {
         let mut change = change.clone();
         change.who = text::text(&change.who).into_owned();
         change.reason = text::optional(change.reason.as_ref()).map(String::from);
-        let pool = self.db.general.clone();
+        let pool = self.db.general();
         self.db
-            .run(async move { apply(&pool, &change).await })
+            .run(Purpose::General, async move { apply(&pool, &change).await })
             .await
     }
 }
@@ -49,9 +50,11 @@ impl PauseStore for PostgresStore {
 /// The set, when it is newer.
 pub(crate) async fn load(db: &Db, newer_than: Option<i64>) -> Result<Option<PauseSet>, StoreError> {
     let query = sqlx::query_as(sql::LOAD_PAUSES).bind(newer_than.unwrap_or(i64::MIN));
-    let pool = db.general.clone();
-    db.run(async move { set(query.fetch_all(&pool).await?) })
-        .await
+    let pool = db.general();
+    db.run(Purpose::General, async move {
+        set(query.fetch_all(&pool).await?)
+    })
+    .await
 }
 
 fn set(rows: Vec<SetColumns>) -> Result<Option<PauseSet>, Failure> {

@@ -14,6 +14,7 @@ use crate::bind::Binds;
 use crate::db::Db;
 use crate::failure::{Failure, unreadable};
 use crate::partitions::place;
+use crate::sessions::Purpose;
 use crate::time::Time;
 use crate::{PostgresStore, audit, sql, text};
 
@@ -37,9 +38,9 @@ type VersionColumns = (i64, Option<i64>, String, String, Time, Option<String>, b
 #[async_trait]
 impl PolicyStore for PostgresStore {
     async fn policy_mark(&self) -> Result<PolicyMark, StoreError> {
-        let pool = self.db.general.clone();
+        let pool = self.db.general();
         self.db
-            .run(async move {
+            .run(Purpose::General, async move {
                 let (set_version, actions) =
                     sqlx::query_as(sql::POLICY_MARK).fetch_one(&pool).await?;
                 Ok(PolicyMark {
@@ -54,9 +55,12 @@ impl PolicyStore for PostgresStore {
         let mut changes = changes.clone();
         changes.who = text::text(&changes.who).into_owned();
         changes.reason = text::optional(changes.reason.as_ref()).map(String::from);
-        let pool = self.db.general.clone();
+        let pool = self.db.general();
         self.db
-            .run(async move { change(&pool, &changes).await })
+            .run(
+                Purpose::General,
+                async move { change(&pool, &changes).await },
+            )
             .await
     }
 
@@ -68,9 +72,11 @@ impl PolicyStore for PostgresStore {
         set_version: i64,
     ) -> Result<Option<Applied>, StoreError> {
         let wanted = Wanted::new(spec, partition_count, changed_by).under(set_version);
-        let pool = self.db.general.clone();
+        let pool = self.db.general();
         self.db
-            .run(async move { actions::apply(&pool, wanted).await })
+            .run(Purpose::General, async move {
+                actions::apply(&pool, wanted).await
+            })
             .await
     }
 
@@ -80,9 +86,9 @@ impl PolicyStore for PostgresStore {
         before: Option<i64>,
         limit: u32,
     ) -> Result<Vec<PolicyVersion>, StoreError> {
-        let (pool, target) = (self.db.general.clone(), target.clone());
+        let (pool, target) = (self.db.general(), target.clone());
         self.db
-            .run(async move {
+            .run(Purpose::General, async move {
                 let rows: Vec<VersionColumns> = sqlx::query_as(sql::POLICY_VERSIONS)
                     .bind(target.scope().as_str())
                     .bind(target.name())
@@ -97,9 +103,9 @@ impl PolicyStore for PostgresStore {
     }
 
     async fn policy_progress(&self) -> Result<Vec<(PartitionId, i64)>, StoreError> {
-        let pool = self.db.general.clone();
+        let pool = self.db.general();
         self.db
-            .run(async move {
+            .run(Purpose::General, async move {
                 let rows: Vec<(i32, i64)> = sqlx::query_as(sql::POLICY_PROGRESS)
                     .fetch_all(&pool)
                     .await?;
@@ -118,9 +124,11 @@ pub(crate) async fn load(
     newer_than: Option<i64>,
 ) -> Result<Option<StoredPolicies>, StoreError> {
     let query = sqlx::query_as(sql::LOAD_POLICIES).bind(newer_than.unwrap_or(i64::MIN));
-    let pool = db.general.clone();
-    db.run(async move { set(query.fetch_all(&pool).await?) })
-        .await
+    let pool = db.general();
+    db.run(Purpose::General, async move {
+        set(query.fetch_all(&pool).await?)
+    })
+    .await
 }
 
 fn set(rows: Vec<SetColumns>) -> Result<Option<StoredPolicies>, Failure> {

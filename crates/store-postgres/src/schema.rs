@@ -7,6 +7,7 @@ use sqlx::postgres::{PgPool, PgPoolOptions};
 
 use crate::db::Db;
 use crate::failure::{Failure, of_migration};
+use crate::sessions::Purpose;
 use crate::sql;
 use crate::upkeep::make_days;
 
@@ -178,7 +179,7 @@ impl Db {
     /// do so. Also makes the partitions of the days to come.
     pub(crate) async fn migrate(&self) -> Result<(), StoreError> {
         let options = self.migration_options();
-        self.run(async move {
+        self.run(Purpose::Migrate, async move {
             // A pool of one, closed in every case: a failed migration leaves its session's
             // advisory lock behind, and with the session the lock goes.
             let pool = PgPoolOptions::new()
@@ -193,8 +194,9 @@ impl Db {
 
     /// Whether the schema is the one that this program needs.
     pub(crate) async fn check(&self) -> Result<(), StoreError> {
-        let pool = self.general.clone();
-        self.run(async move { check(&pool).await }).await
+        let pool = self.general();
+        self.run(Purpose::General, async move { check(&pool).await })
+            .await
     }
 }
 

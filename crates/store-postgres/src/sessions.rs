@@ -20,6 +20,12 @@ const KEY_STATEMENT_TIMEOUT: Duration = Duration::from_secs(10);
 /// A renewal that takes longer than this is no use any more.
 const LEASE_STATEMENT_TIMEOUT: Duration = Duration::from_secs(4);
 
+/// How much longer than a server may work on it a call is waited for.
+const SPARE: Duration = Duration::from_secs(5);
+
+/// How long the question whether a connection is sound may go without an answer.
+const CHECK_PATIENCE: Duration = Duration::from_secs(2);
+
 /// How long a statement waits for a lock.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -128,6 +134,18 @@ impl Purpose {
         }
     }
 
+    /// How long a call may be without an answer: as long as it waits for a connection, and the server may work on
+    /// its longest statement, and a moment more. A live server has answered by then, or ended the statement.
+    pub(crate) fn patience(self, options: &PostgresOptions) -> Duration {
+        let statement = self.statement_timeout(options);
+        match self {
+            // A renewal that comes later is late for a short lease.
+            Self::Lease => statement * 2,
+            Self::Commit | Self::Key | Self::General => options.acquire_timeout + statement + SPARE,
+            Self::Migrate => Duration::MAX,
+        }
+    }
+
     /// The session's settings beside the timeouts.
     fn settings(self) -> &'static [(&'static str, &'static str)] {
         match self {
@@ -215,10 +233,12 @@ impl Purpose {
                     }
                     // As a simple query, which is one message: between the messages of a prepared one
                     // the two clocks that it compares go on.
-                    let row = sqlx::raw_sql(crate::sql::SESSION_IS_SOUND)
-                        .fetch_one(connection)
-                        .await?;
-                    row.try_get(0)
+                    let asked = sqlx::raw_sql(crate::sql::SESSION_IS_SOUND).fetch_one(connection);
+                    let asked = tokio::time::timeout(CHECK_PATIENCE, asked); // or its connection is closed
+                    match asked.await {
+                        Ok(row) => row?.try_get(0),
+                        Err(_) => Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()),
+                    }
                 })
             })
             .connect_lazy_with(self.connect_options(options, base))

@@ -11,6 +11,7 @@ use sqlx::postgres::PgRow;
 use crate::bind::Binds;
 use crate::commit::{counter, number};
 use crate::failure::Failure;
+use crate::sessions::Purpose;
 use crate::{PostgresStore, sql, text, time};
 
 #[async_trait]
@@ -40,9 +41,9 @@ impl StatsStore for PostgresStore {
         binds.column(rows(), |row| counter(row.stats.total_expired));
         binds.column(rows(), |row| row.version);
         let parameters = binds.finish()?;
-        let pool = self.db.general.clone();
+        let pool = self.db.general();
         self.db
-            .run(async move {
+            .run(Purpose::General, async move {
                 sqlx::query_with(sql::UPSERT_QUEUE_STATS, parameters)
                     .execute(&pool)
                     .await?;
@@ -52,9 +53,9 @@ impl StatsStore for PostgresStore {
     }
 
     async fn find_by_action(&self, action: ActionId) -> Result<Option<StoredStats>, StoreError> {
-        let pool = self.db.general.clone();
+        let pool = self.db.general();
         self.db
-            .run(async move {
+            .run(Purpose::General, async move {
                 let row = sqlx::query(sql::FIND_QUEUE_STATS)
                     .bind(action.0)
                     .fetch_optional(&pool)
@@ -69,9 +70,9 @@ impl StatsStore for PostgresStore {
         after: Option<StatsCursor>,
         limit: u32,
     ) -> Result<StatsPage, StoreError> {
-        let pool = self.db.general.clone();
+        let pool = self.db.general();
         self.db
-            .run(async move {
+            .run(Purpose::General, async move {
                 let rows = sqlx::query(sql::LIST_QUEUE_STATS)
                     .bind(after.map(|after| counter(after.queue_length)))
                     .bind(after.map(|after| after.action_id.0))

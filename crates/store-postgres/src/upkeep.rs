@@ -8,6 +8,7 @@ use crate::bind::Binds;
 use crate::db::Db;
 use crate::failure::Failure;
 use crate::partitions::micros;
+use crate::sessions::Purpose;
 use crate::time::Time;
 use crate::{PostgresStore, sql};
 
@@ -111,9 +112,9 @@ pub(crate) async fn maintain(
 /// Whether this machine and the server have the same time. By a clock that was set everything may
 /// look old, and what is removed is gone.
 async fn clocks_agree(db: &Db) -> Result<(), StoreError> {
-    let pool = db.general.clone();
+    let pool = db.general();
     let (before, theirs, after) = db
-        .run(async move {
+        .run(Purpose::General, async move {
             let before = Utc::now();
             let Time(theirs) = sqlx::query_scalar(sql::NOW).fetch_one(&pool).await?;
             Ok((before, theirs, Utc::now()))
@@ -129,8 +130,9 @@ async fn clocks_agree(db: &Db) -> Result<(), StoreError> {
 }
 
 async fn days_to_come(db: &Db, of: ByDay) -> Result<(), StoreError> {
-    let pool = db.general.clone();
-    db.run(async move { make(&pool, of).await }).await
+    let pool = db.general();
+    db.run(Purpose::General, async move { make(&pool, of).await })
+        .await
 }
 
 /// Makes the partitions of today and of the days to come, for every table that has them.
@@ -147,8 +149,8 @@ async fn make(pool: &PgPool, ByDay { table, days_ahead }: ByDay) -> Result<(), F
 
 /// Removes what is older than `age`, step by step.
 async fn prune(db: &Db, statement: &'static str, age: i64) -> Result<(), StoreError> {
-    let pool = db.general.clone();
-    db.run(async move {
+    let pool = db.general();
+    db.run(Purpose::General, async move {
         for _ in 0..PRUNE_STEPS {
             let step = sqlx::query(statement).bind(age).bind(PRUNE_STEP);
             let removed = step.execute(&pool).await?.rows_affected();
@@ -163,8 +165,8 @@ async fn prune(db: &Db, statement: &'static str, age: i64) -> Result<(), StoreEr
 
 /// Drops one day after another that ended longer ago than `age`.
 async fn drop_days(db: &Db, from: ByDay, age: i64) -> Result<(), StoreError> {
-    let pool = db.general.clone();
-    db.run(async move {
+    let pool = db.general();
+    db.run(Purpose::General, async move {
         for _ in 0..PRUNE_STEPS {
             let step = sqlx::query_scalar(sql::DROP_DAY).bind(from.table).bind(age);
             let dropped: bool = step.fetch_one(&pool).await?;
@@ -184,9 +186,11 @@ async fn once(db: &Db, statement: &'static str, age: Option<i64>) -> Result<(), 
         binds.value(age);
     }
     let parameters = binds.finish()?;
-    let pool = db.general.clone();
-    db.run(async move { execute(&pool, statement, parameters).await })
-        .await
+    let pool = db.general();
+    db.run(Purpose::General, async move {
+        execute(&pool, statement, parameters).await
+    })
+    .await
 }
 
 async fn execute(
@@ -201,8 +205,8 @@ async fn execute(
 }
 
 async fn prune_audit(db: &Db, age: i64) -> Result<(), StoreError> {
-    let pool = db.general.clone();
-    db.run(async move {
+    let pool = db.general();
+    db.run(Purpose::General, async move {
         for _ in 0..PRUNE_STEPS {
             let step = sqlx::query_scalar(sql::PRUNE_AUDIT)
                 .bind(age)

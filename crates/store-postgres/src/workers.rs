@@ -7,6 +7,7 @@ use uuid::Uuid;
 
 use crate::commit::number;
 use crate::partitions::{between, micros};
+use crate::sessions::Purpose;
 use crate::time::Time;
 use crate::{PostgresStore, sql, text};
 
@@ -42,10 +43,12 @@ impl WorkerStore for PostgresStore {
             .bind(number(lease.slots))
             .bind(micros(lease.ttl))
             .bind(lease.draining);
-        let pool = self.db.lease.clone();
+        let pool = self.db.lease();
         let renewed = self
             .db
-            .run(async move { Ok(query.fetch_optional(&pool).await?.is_some()) })
+            .run(Purpose::Lease, async move {
+                Ok(query.fetch_optional(&pool).await?.is_some())
+            })
             .await?;
         if renewed {
             return Ok(());
@@ -54,9 +57,9 @@ impl WorkerStore for PostgresStore {
     }
 
     async fn retire_worker(&self, worker: WorkerId) -> Result<(), StoreError> {
-        let pool = self.db.lease.clone();
+        let pool = self.db.lease();
         self.db
-            .run(async move {
+            .run(Purpose::Lease, async move {
                 sqlx::query(sql::RETIRE_WORKER)
                     .bind(worker.0)
                     .execute(&pool)
@@ -80,16 +83,18 @@ impl WorkerStore for PostgresStore {
             .bind(worker.0)
             .bind(ids)
             .bind(attempts);
-        let pool = self.db.lease.clone();
+        let pool = self.db.lease();
         self.db
-            .run(async move { Ok(query.fetch_optional(&pool).await?.is_some()) })
+            .run(Purpose::Lease, async move {
+                Ok(query.fetch_optional(&pool).await?.is_some())
+            })
             .await
     }
 
     async fn workers(&self) -> Result<Vec<WorkerRow>, StoreError> {
-        let pool = self.db.general.clone();
+        let pool = self.db.general();
         self.db
-            .run(async move {
+            .run(Purpose::General, async move {
                 let rows: Vec<WorkerColumns> =
                     sqlx::query_as(sql::WORKERS).fetch_all(&pool).await?;
                 Ok(rows.into_iter().map(worker_row).collect())

@@ -36,6 +36,8 @@ pub enum Way {
 pub struct Proxy {
     address: SocketAddr,
     way: watch::Sender<Way>,
+    /// How often what was open has been silenced.
+    silences: watch::Sender<u64>,
     _accepting: AbortOnDropHandle<()>,
 }
 
@@ -63,14 +65,19 @@ impl Proxy {
         let server = (host, port.context("the URL names no port")?);
         let address = listener.local_addr()?;
         let (way, state) = watch::channel(Way::Open);
+        let (silences, silenced) = watch::channel(0);
         let accepting = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                tokio::spawn(pass_on(client, server.clone(), state.clone()));
+                // Only silences after this moment concern it.
+                let mut silenced = silenced.clone();
+                silenced.mark_unchanged();
+                tokio::spawn(pass_on(client, server.clone(), state.clone(), silenced));
             }
         });
         Ok(Self {
             address,
             way,
+            silences,
             _accepting: AbortOnDropHandle::new(accepting),
         })
     }
@@ -98,6 +105,12 @@ impl Proxy {
         self.way.send_replace(way);
     }
 
+    /// Passes nothing more on of what is open now, and tells nobody, for as long as this lives; what is opened from
+    /// now on is passed on. A firewall that forgets its connections does so, and a host that takes over an address.
+    pub fn silence(&self) {
+        self.silences.send_modify(|times| *times += 1);
+    }
+
     /// Closes every connection, and new ones at once.
     pub fn cut(&self) {
         self.set(Way::Cut);
@@ -109,7 +122,12 @@ impl Proxy {
     }
 }
 
-async fn pass_on(client: TcpStream, server: (String, u16), mut state: watch::Receiver<Way>) {
+async fn pass_on(
+    client: TcpStream,
+    server: (String, u16),
+    mut state: watch::Receiver<Way>,
+    mut silenced: watch::Receiver<u64>,
+) {
     let made_on = *state.borrow_and_update();
     // Small messages that somebody waits for; if this fails, they are only slower.
     let _ = client.set_nodelay(true);
@@ -137,10 +155,16 @@ async fn pass_on(client: TcpStream, server: (String, u16), mut state: watch::Rec
             )
         };
         let mut broken = state.clone();
-        tokio::select! {
+        let is_silent = tokio::select! {
             _ = both => return,
+            changed = silenced.changed() => changed.is_ok(),
             // An error is the end of the proxy.
-            _ = broken.wait_for(|way| matches!(way, Way::Cut | Way::HalfOpen)) => {}
+            _ = broken.wait_for(|way| matches!(way, Way::Cut | Way::HalfOpen)) => false,
+        };
+        if is_silent {
+            // Both ends stay open, until the proxy ends.
+            while silenced.changed().await.is_ok() {}
+            return;
         }
     }
     // The server's end is gone by now; the client's stays for as long as nobody tells it.

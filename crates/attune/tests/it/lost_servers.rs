@@ -264,3 +264,41 @@ async fn cluster_outage_of_usual_leases() -> anyhow::Result<()> {
         .set("worker.lease.grace_seconds", "");
     run(usual_leases, usual).await
 }
+
+/// Every connection to PostgreSQL goes mute, with nobody told, as behind a firewall that has forgotten them;
+/// new ones work. What is in use is given up and made anew, long before the kernel would: what was accepted
+/// goes on, once and in order, and more is accepted.
+async fn silent(system: &System) -> anyhow::Result<()> {
+    let recording = Recording::of(system, ONE.0);
+    let work = std::iter::repeat_n(json!({"work_ms": 20}), 100);
+    let (_, mut accepted) = submit(system, ONE, &recording.run(system), work).await?;
+    wait_for("progress", async || {
+        let begun = recording.intervals()?.len();
+        ensure!(begun > 3, "{begun} have begun");
+        Ok(())
+    })
+    .await?;
+    let (database, _) = system.proxies()?;
+    database.silence();
+    let body = json!({"action_ref": ONE.0, "parameters": {"work_ms": 20}}).to_string();
+    let late = wait_for("an acceptance", async || {
+        let (path, key) = ("/api/v1/executions", [("idempotency-key", "late")]);
+        let answer = system
+            .api
+            .send(Method::POST, path, &key, body.clone().into());
+        let answer = answer.await?;
+        ensure!(matches!(answer.status, 200 | 201), "{answer:?}");
+        Ok(answer.body)
+    });
+    accepted.push(number(&late.await?, "id")?);
+    all_succeed(system, ONE.0, &accepted).await?;
+    let runs = recording.intervals()?;
+    ensure!(runs.len() == accepted.len(), "{} runs", runs.len());
+    judge(&runs, ONE.1, &accepted)?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cluster_connections_that_go_silent_are_made_anew() -> anyhow::Result<()> {
+    run(proxied(), silent).await
+}
