@@ -205,7 +205,11 @@ impl Part {
         }
         for id in page.done {
             let row = before.get(id);
-            if !row.is_some_and(|row| is_meant(store, operation, *id, row)) {
+            let is_meant = row.is_some_and(|row| match came_back(commit, *id) {
+                true => is_meant(store, operation, *id, &waiting(row)),
+                false => is_meant(store, operation, *id, row),
+            });
+            if !is_meant {
                 return Some(format!("{id} is not meant, or did not wait: {row:?}"));
             }
             let granted = |it: &Change| it.id == *id && it.worker.is_some();
@@ -225,6 +229,20 @@ impl Part {
             format!("{done} were done and {skipped} skipped from {last:?} to {now:?}")
         })
     }
+}
+
+/// Whether a slot is taken back from an execution in this very commit: it waits again when the page comes to it,
+/// whatever is stored so far.
+fn came_back(commit: &Commit, id: ExecutionId) -> bool {
+    let mut facts = commit.decided.iter().flat_map(|part| &part.facts);
+    facts.any(|fact| matches!(fact, Fact::Revoked { execution_id, .. } if *execution_id == id))
+}
+
+/// The same execution once its slot is taken back.
+fn waiting(row: &Row) -> Row {
+    let mut row = row.clone();
+    (row.status, row.worker) = (Status::Queued, None);
+    row
 }
 
 /// Whether a commit does to an execution what an operation says.
