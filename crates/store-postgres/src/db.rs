@@ -28,8 +28,8 @@ pub(crate) struct Db {
     /// Something of a batch was there already: while that goes on, no commit is tried without.
     pub(crate) duplicates: Arc<Lately>,
     pub(crate) unread: Arc<Unread>,
-    options: PostgresOptions,
-    base: PgConnectOptions,
+    /// How to connect.
+    options: Arc<(PostgresOptions, PgConnectOptions)>,
     address: Arc<str>,
 }
 
@@ -100,35 +100,33 @@ impl Db {
             outdated: Arc::clone(&outdated),
             duplicates: Arc::default(),
             unread: Arc::default(),
-            options: options.clone(),
-            base,
+            options: Arc::new((options.clone(), base)),
             address,
         })
     }
 
-    fn pools(&self) -> Pools {
-        let pools = self.pools.read().unwrap_or_else(PoisonError::into_inner);
-        pools.clone()
+    fn of_pools<T>(&self, of: impl FnOnce(&Pools) -> T) -> T {
+        of(&self.pools.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// For commits.
     pub(crate) fn commit(&self) -> PgPool {
-        self.pools().commit
+        self.of_pools(|pools| pools.commit.clone())
     }
 
     /// For reads by key.
     pub(crate) fn key(&self) -> PgPool {
-        self.pools().key
+        self.of_pools(|pools| pools.key.clone())
     }
 
     /// For leases.
     pub(crate) fn lease(&self) -> PgPool {
-        self.pools().lease
+        self.of_pools(|pools| pools.lease.clone())
     }
 
     /// For everything else.
     pub(crate) fn general(&self) -> PgPool {
-        self.pools().general
+        self.of_pools(|pools| pools.general.clone())
     }
 
     /// Takes new pools in place of those of this generation. A connection that went silent without an end
@@ -140,7 +138,8 @@ impl Db {
                 return;
             }
             let noted = (&self.read_only, &self.outdated);
-            let new = Pools::new(&self.options, &self.base, noted, generation + 1);
+            let (options, base) = &*self.options;
+            let new = Pools::new(options, base, noted, generation + 1);
             std::mem::replace(&mut *pools, new)
         };
         tracing::warn!(
@@ -169,8 +168,8 @@ impl Db {
             let result = Box::pin(work).await;
             return result.map_err(|failure| failure.at(&self.address));
         }
-        let (db, patience) = (self.clone(), purpose.patience(&self.options));
-        let generation = self.pools().generation;
+        let (db, patience) = (self.clone(), purpose.patience(&self.options.0));
+        let generation = self.of_pools(|pools| pools.generation);
         let task = tokio::spawn(async move {
             let mut work = Box::pin(work);
             let answer = tokio::time::timeout(patience, work.as_mut()).await; // waiting only
@@ -203,12 +202,13 @@ impl Db {
 
     /// How to connect for changing the schema.
     pub(crate) fn migration_options(&self) -> PgConnectOptions {
-        Purpose::Migrate.connect_options(&self.options, &self.base)
+        let (options, base) = &*self.options;
+        Purpose::Migrate.connect_options(options, base)
     }
 
     /// Finishes what is under way and closes every connection.
     pub(crate) async fn close(&self) {
-        self.pools().close().await;
+        self.of_pools(Pools::clone).close().await;
     }
 }
 
