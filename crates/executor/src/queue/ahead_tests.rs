@@ -1,9 +1,12 @@
 //! Tests of how many stand ahead of their slots.
 
-use attune_core::{ActionId, Attempt, Epoch, OrderRule, PartitionId, QueueTotals};
+use attune_core::explain::Reason;
+use attune_core::{
+    ActionId, Attempt, Demand, Epoch, Flow, GroupKey, OrderRule, PartitionId, QueueTotals,
+};
 
 use super::*;
-use crate::policy::Share;
+use crate::policy::{Extra, Share};
 
 /// One that waits in the order of its id.
 fn waiting(execution_id: ExecutionId) -> Waiting {
@@ -128,4 +131,57 @@ fn actions_gather_at_different_workers_where_these_have_as_many() {
     let at_first = (0..100).filter(|action| host(*action) == workers[0]);
     let count = at_first.count();
     assert!((30..=70).contains(&count), "{count} of 100");
+}
+
+/// Who stood ahead when its action came to limit what executions cost is told what the holders cost, and not how
+/// many they are.
+#[test]
+fn who_stands_ahead_is_told_what_the_holders_cost() {
+    let plain = QueueLimits {
+        max_concurrent: Some(2),
+        max_length: 100,
+        timeout_seconds: 60,
+        order: OrderRule::Fifo,
+        extra: None,
+    };
+    let mut queue = ActionQueue::new(ActionId(1), plain.clone(), QueueTotals::default());
+    let (holds, stands_ahead) = (ExecutionId(1), ExecutionId(2));
+    for (id, ahead) in [(holds, None), (stands_ahead, Some(1))] {
+        let holder = Holder {
+            ahead,
+            ..holder_of(Priority::Normal, &waiting(id))
+        };
+        queue.restore_holder(id, holder, None);
+    }
+    const RULE: i64 = 7;
+    queue.set_limits(QueueLimits {
+        extra: Extra {
+            demands: Some(RULE),
+            ..Extra::default()
+        }
+        .boxed(),
+        ..plain
+    });
+    let reasons = |queue: &ActionQueue| {
+        let said = queue.explain(0, stands_ahead, "pool", None);
+        said.expect("it is there").waits_for
+    };
+    assert_eq!(reasons(&queue), [Reason::Regrouping { unknown: 2 }]);
+    let demand = |cost| Demand {
+        rule: RULE,
+        group: GroupKey::default(),
+        cost,
+        user: None,
+        rate: GroupKey::default(),
+        flow: Flow::default(),
+    };
+    assert!(queue.assign(holds, &demand(2)));
+    assert!(queue.assign(stands_ahead, &demand(1)));
+    let reasons = reasons(&queue);
+    let [Reason::Limit(lack)] = reasons.as_slice() else {
+        panic!("{reasons:?}");
+    };
+    let holders: Vec<_> = lack.holders.iter().map(|it| it.execution_id).collect();
+    assert_eq!((lack.capacity, lack.used, lack.cost), (2, 2, 1));
+    assert_eq!(holders, [holds]);
 }

@@ -119,18 +119,17 @@ impl ActionQueue {
         said.position = Some(position);
         let (key, seq) = place(&self.limits, holder);
         said.order_key = Some(OrderKey { key, seq });
-        let used = load.slots() as u64;
-        let capacity = self.limits.max_concurrent;
-        let capacity = capacity.filter(|capacity| used + position >= u64::from(*capacity));
-        said.waits_for = vec![match capacity {
-            Some(capacity) => Reason::Limit(lack(load, None, capacity, used, (1, position))),
-            None => Reason::NextRound,
-        }];
         let place = Place {
             priority: holder.priority,
             waiting: holder.waiting(id),
             position,
         };
+        // Executions may demand different things since it was granted.
+        said.waits_for = regrouping(load).into_iter().collect();
+        said.waits_for.extend(self.lacks(load, &place));
+        if said.waits_for.is_empty() {
+            said.waits_for.push(Reason::NextRound);
+        }
         match self.estimate(now, load, &place, &said.waits_for, times) {
             Ok(estimate) => said.estimate = estimate,
             Err(why) => said.no_estimate = Some(why),
@@ -150,25 +149,14 @@ impl ActionQueue {
             let pool = pool.to_owned();
             stops.push(Reason::PoolClosed { pool });
         }
-        let unknown = load.groups.as_ref().map_or(0, |it| it.unknown().len());
-        if unknown > 0 {
-            let unknown = unknown as u64;
-            stops.push(Reason::Regrouping { unknown });
-        }
+        stops.extend(regrouping(load));
         stops
     }
 
     /// All that keeps somebody from a slot who waits for one.
     fn reasons(&self, load: &Load, place: &Place, pool: &str) -> Vec<Reason> {
         let mut reasons = self.stops(load, pool);
-        match &load.groups {
-            None => reasons.extend(self.lacks(load, place)),
-            Some(groups) if groups.unknown().is_empty() => {
-                reasons.extend(self.lacks_in(load, groups, place));
-            }
-            // Who is in which group is not known of all.
-            Some(_) => {}
-        }
+        reasons.extend(self.lacks(load, place));
         let rate = load.groups.as_ref().map_or(GroupKey::default(), |groups| {
             groups.rate_of(place.waiting.share.group)
         });
@@ -208,8 +196,18 @@ impl ActionQueue {
         of_rate.count() as u64
     }
 
+    /// The limits in which somebody lacks room.
+    fn lacks(&self, load: &Load, place: &Place) -> Vec<Reason> {
+        match &load.groups {
+            None => self.lacks_of_all(load, place).into_iter().collect(),
+            Some(groups) if groups.unknown().is_empty() => self.lacks_in(load, groups, place),
+            // Who is in which group is not known of all.
+            Some(_) => Vec::new(),
+        }
+    }
+
     /// What somebody lacks where all demand the same.
-    fn lacks(&self, load: &Load, place: &Place) -> Option<Reason> {
+    fn lacks_of_all(&self, load: &Load, place: &Place) -> Option<Reason> {
         let capacity = self.limits.max_concurrent?;
         let used = load.slots() as u64;
         if used + place.position < u64::from(capacity) {
@@ -439,6 +437,12 @@ impl ActionQueue {
         });
         overtakers.collect()
     }
+}
+
+/// What all wait for until it is known who is in which group.
+fn regrouping(load: &Load) -> Option<Reason> {
+    let unknown = load.groups.as_ref()?.unknown().len() as u64;
+    (unknown > 0).then_some(Reason::Regrouping { unknown })
 }
 
 /// Somebody as it stands in its group.

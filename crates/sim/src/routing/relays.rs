@@ -146,6 +146,11 @@ impl World {
             return None;
         };
         let relay = &mut self.routing.relays[r];
+        // A program reads its subscriptions one after the other: what was on its way through an earlier one
+        // comes before the first of a later one, or never.
+        if delivery.subscription != relay.subscription {
+            return None;
+        }
         relay.delivered += 1;
         let id = DeliveryId(relay.delivered);
         let at_broker = (delivery.subscription, delivery.place);
