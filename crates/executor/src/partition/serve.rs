@@ -114,6 +114,8 @@ impl Partition {
                     }
                 }
             }
+            // The last one whose group was not known may just have ended: those ahead waited for that.
+            self.hand_slots_on(now, queue, &action, out);
             self.call_back(queue, &action, out);
             let goes_on = is_awake && self.grant_ahead(now, queue, &action, out);
             let deadline = queue.next_deadline();

@@ -217,9 +217,9 @@ impl ActionQueue {
             return Some(Blocked::Paused);
         }
         let limit = self.limits.max_concurrent;
-        // Nobody passes those who stand ahead.
-        if let Some(limit) = limit.filter(|_| self.has_line(load)) {
-            return Some(Blocked::Limit { limit });
+        // Nobody passes those who stand ahead, also where the limit for which they do is lifted.
+        if self.has_line(load) {
+            return Some(limit.map_or(Blocked::Line, |limit| Blocked::Limit { limit }));
         }
         if let Some(groups) = &load.groups {
             return self.without_room_in(groups);
@@ -232,7 +232,7 @@ impl ActionQueue {
     }
 
     /// Whether somebody stands ahead of a slot.
-    fn has_line(&self, load: &Load) -> bool {
+    pub(super) fn has_line(&self, load: &Load) -> bool {
         load.ahead_count() > 0 && !Bug::PastTheLine.is_planted()
     }
 

@@ -7,6 +7,7 @@ use attune_core::{
 
 use super::*;
 use crate::policy::{Extra, Share};
+use crate::queue::{Blocked, Grant};
 
 /// One that waits in the order of its id.
 fn waiting(execution_id: ExecutionId) -> Waiting {
@@ -20,6 +21,20 @@ fn waiting(execution_id: ExecutionId) -> Waiting {
         delayed: false,
         front: false,
         share: Share::default(),
+    }
+}
+
+/// By which executions demand what they do.
+const RULE: i64 = 7;
+
+fn demand(group: u8, cost: u16) -> Demand {
+    Demand {
+        rule: RULE,
+        group: GroupKey([group; 16]),
+        cost,
+        user: None,
+        rate: GroupKey::default(),
+        flow: Flow::default(),
     }
 }
 
@@ -153,7 +168,6 @@ fn who_stands_ahead_is_told_what_the_holders_cost() {
         };
         queue.restore_holder(id, holder, None);
     }
-    const RULE: i64 = 7;
     queue.set_limits(QueueLimits {
         extra: Extra {
             demands: Some(RULE),
@@ -167,16 +181,8 @@ fn who_stands_ahead_is_told_what_the_holders_cost() {
         said.expect("it is there").waits_for
     };
     assert_eq!(reasons(&queue), [Reason::Regrouping { unknown: 2 }]);
-    let demand = |cost| Demand {
-        rule: RULE,
-        group: GroupKey::default(),
-        cost,
-        user: None,
-        rate: GroupKey::default(),
-        flow: Flow::default(),
-    };
-    assert!(queue.assign(holds, &demand(2)));
-    assert!(queue.assign(stands_ahead, &demand(1)));
+    assert!(queue.assign(holds, &demand(0, 2)));
+    assert!(queue.assign(stands_ahead, &demand(0, 1)));
     let reasons = reasons(&queue);
     let [Reason::Limit(lack)] = reasons.as_slice() else {
         panic!("{reasons:?}");
@@ -184,4 +190,47 @@ fn who_stands_ahead_is_told_what_the_holders_cost() {
     let holders: Vec<_> = lack.holders.iter().map(|it| it.execution_id).collect();
     assert_eq!((lack.capacity, lack.used, lack.cost), (2, 2, 1));
     assert_eq!(holders, [holds]);
+}
+
+/// Nobody passes those who stand ahead, also where the limit is lifted for which they do, and their groups have no
+/// room while another has.
+#[test]
+fn nobody_passes_those_ahead_when_the_limit_is_lifted() {
+    let (holds, stands_ahead, waits) = (ExecutionId(1), ExecutionId(2), ExecutionId(3));
+    let plain = QueueLimits {
+        max_concurrent: Some(1),
+        max_length: 100,
+        timeout_seconds: 60,
+        order: OrderRule::Fifo,
+        extra: None,
+    };
+    let mut queue = ActionQueue::new(ActionId(1), plain.clone(), QueueTotals::default());
+    for (id, ahead) in [(holds, None), (stands_ahead, Some(1))] {
+        let holder = Holder {
+            ahead,
+            ..holder_of(Priority::Normal, &waiting(id))
+        };
+        queue.restore_holder(id, holder, None);
+    }
+    queue
+        .enter(Priority::Normal, waiting(waits), None)
+        .expect("room");
+    queue.set_limits(QueueLimits {
+        max_concurrent: None,
+        extra: Extra {
+            demands: Some(RULE),
+            group_limit: Some(1),
+            ..Extra::default()
+        }
+        .boxed(),
+        ..plain
+    });
+    for (id, group) in [(holds, 1), (stands_ahead, 1), (waits, 2)] {
+        assert!(queue.assign(id, &demand(group, 1)));
+    }
+    assert_eq!(queue.hand_on(0), None);
+    assert_eq!(queue.grant_next(0), Grant::Blocked(Blocked::Line));
+    assert!(queue.forget_holder(holds));
+    assert_eq!(queue.hand_on(0).map(|(id, _)| id), Some(stands_ahead));
+    assert!(matches!(queue.grant_next(0), Grant::Granted(_)));
 }

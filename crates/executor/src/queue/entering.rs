@@ -101,6 +101,7 @@ impl ActionQueue {
         };
         match &load.groups {
             None => load.order.is_empty() && self.without_room(load).is_none(),
+            Some(_) if self.has_line(load) => false,
             Some(groups) => demand.is_some_and(|demand| {
                 let key = self.limits.order.key(priority, waiting.enqueued_at);
                 groups.is_open(&self.limits, demand, (key, waiting.seq))

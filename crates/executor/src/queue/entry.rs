@@ -165,6 +165,9 @@ pub enum Blocked {
         /// How many may.
         limit: u32,
     },
+    /// Others stand ahead of slots of an action that has no limit any more: they have them first, as soon as
+    /// their groups have room.
+    Line,
     /// All that wait lack room in the limit of their group.
     Groups,
     /// As many have started lately as may: of all together, or of those for whom each that waits counts,
