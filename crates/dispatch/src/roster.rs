@@ -32,6 +32,8 @@ struct Known {
     rests_until: Millis,
     /// Messages to it came back: nobody receives them at the moment.
     is_cut_off: bool,
+    /// A message has reached it, or it has said something: before that nobody knows whether it is there.
+    is_proven: bool,
     /// Its place among those of its pool that have room, if it has any.
     place: Option<(u64, u64)>,
 }
@@ -48,7 +50,8 @@ impl Known {
 #[derive(Debug, Default)]
 struct Pool {
     lives: usize,
-    /// Those with room: the least loaded first, and of equals the one that was chosen longest ago.
+    /// Those with room: the least loaded first, and of equals the one that was chosen longest ago. Those that
+    /// may not be there come last.
     open: BTreeSet<((u64, u64), WorkerId)>,
 }
 
@@ -93,6 +96,7 @@ impl Roster {
                         said_at: 0,
                         rests_until: Millis::MIN,
                         is_cut_off: false,
+                        is_proven: false,
                         place: None,
                     };
                     self.lives.insert(worker, known);
@@ -178,11 +182,19 @@ impl Roster {
     /// Whether messages reach a life.
     pub fn note_reach(&mut self, worker: WorkerId, reaches: bool) {
         if let Some(known) = self.lives.get_mut(&worker)
-            && known.is_cut_off == reaches
+            && (known.is_cut_off == reaches || !known.is_proven)
         {
-            known.is_cut_off = !reaches;
+            (known.is_cut_off, known.is_proven) = (!reaches, true);
             self.place(worker);
         }
+    }
+
+    /// Whether it must be asked whether messages reach a life: none has, or they came back, and another serves its
+    /// pool. One that is alone is granted what there is, for nobody else could have it.
+    pub fn is_in_doubt(&self, worker: WorkerId) -> bool {
+        self.lives.get(&worker).is_some_and(|known| {
+            known.is_cut_off || (!known.is_proven && self.lives_of(&known.life.pool) > 1)
+        })
     }
 
     /// The life that has most room in a pool; `None` where none has any.
@@ -365,8 +377,9 @@ impl Roster {
             return;
         }
         self.turns += 1;
-        // How full it is, in parts of 2²⁰.
-        let place = ((load << 20) / slots, self.turns);
+        // How full it is, in parts of 2²⁰, which is less than all of them.
+        let doubt = u64::from(!known.is_proven) << 20;
+        let place = (doubt + (load << 20) / slots, self.turns);
         known.place = Some(place);
         pool.open.insert((place, worker));
     }

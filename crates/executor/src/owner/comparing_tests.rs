@@ -4,6 +4,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use attune_core::Refusal;
+
 use super::*;
 use crate::stored::WorkerOver;
 
@@ -278,4 +280,72 @@ fn messages_go_back_when_others_may_own_their_partitions() {
         assert_eq!((world.owner.served(), world.given_back), (all, all));
         assert_eq!(world.leases[0].epoch, Epoch(epoch.0 + 1));
     }
+}
+
+#[test]
+fn with_nobody_who_receives_it_waits_until_somebody_is_heard_of() {
+    let (mut world, worker) = World::with_worker(64);
+    world.ask(1);
+    let sent = world.only();
+    let key = sent.keys().next().unwrap();
+    world.refuse(&sent, &Refusal::Unroutable);
+    assert_eq!(world.status(key.0), Some((Status::Queued, 1, None)));
+    world.pass(400, false);
+    assert!(world.sent.is_empty());
+    // It has renewed its lease: it may be back.
+    world.pass(1_500, true);
+    let compared = world.only();
+    assert_eq!(compared.worker, worker);
+    assert_eq!(compared.only(), (1, Some(&[][..]), &[][..], vec![]));
+    world.publish(compared.id, Published::Confirmed);
+    let again = world.only();
+    assert_eq!(again.only(), (2, None, &[][..], vec![(key.0, Attempt(2))]));
+}
+
+/// Leases of which nobody receives anything are found out before anything is granted to them, however many they are
+/// and however often they are renewed.
+#[test]
+fn whoever_comes_beside_others_is_granted_nothing_before_messages_reach_it() {
+    let (mut world, worker) = World::with_worker(2);
+    world.ask(1);
+    assert_eq!(world.confirm().len(), 1);
+    let ghosts: Vec<WorkerId> = (0..20).map(|_| world.worker_of(64)).collect();
+    world.look();
+    let asked = std::mem::take(&mut world.sent);
+    let of: BTreeSet<WorkerId> = asked.iter().map(|sent| sent.worker).collect();
+    assert_eq!(of, ghosts.iter().copied().collect());
+    world.ask(1);
+    assert_eq!(world.only().worker, worker, "it is known to be there");
+    for sent in &asked {
+        world.refuse(sent, &Refusal::Unroutable);
+    }
+    // All of them are renewed for a while.
+    for _ in 0..10 {
+        world.ask(1);
+        world.pass(500, true);
+        for sent in std::mem::take(&mut world.sent) {
+            assert_eq!(sent.ids().count(), 0, "nobody may have it");
+            if ghosts.contains(&sent.worker) {
+                world.refuse(&sent, &Refusal::Unroutable);
+            }
+        }
+    }
+    // One is there after all.
+    world.pass(2_500, true);
+    let sent = std::mem::take(&mut world.sent);
+    let found = sent.iter().find(|sent| ghosts.contains(&sent.worker));
+    let found = found.expect("those are asked that are renewed");
+    world.publish(found.id, Published::Confirmed);
+    assert_eq!(world.only().worker, found.worker);
+    let grants = world
+        .slots
+        .iter()
+        .map(|(slot, _)| (slot.worker, slot.attempt));
+    let of = |worker| (Some(worker), Attempt(1));
+    let expected = [vec![of(worker); 2], vec![of(found.worker); 10]].concat();
+    assert_eq!(
+        grants.collect::<Vec<_>>(),
+        expected,
+        "none had to come back"
+    );
 }

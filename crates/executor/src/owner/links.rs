@@ -172,10 +172,18 @@ impl Links {
         self.part(worker, partition).wants_sync = true;
     }
 
-    /// A life is heard of: messages reach it, as far as is known.
-    fn is_heard(&mut self, worker: WorkerId) {
+    /// A life is heard of, or may be there: what waits for it is sent.
+    pub(super) fn is_heard(&mut self, worker: WorkerId) {
         if let Some(link) = self.links.get_mut(&worker) {
             link.is_cut_off = false;
+        }
+    }
+
+    /// Asks whether messages reach a life, unless one is on its way that will show it.
+    pub(super) fn knock(&mut self, partition: PartitionId, worker: WorkerId) {
+        let link = self.links.get(&worker);
+        if link.is_none_or(|link| link.on_the_way.is_none()) {
+            self.want_sync(partition, worker);
         }
     }
 
@@ -425,6 +433,7 @@ impl Owner {
                 if let Some(link) = self.links.links.get_mut(&worker) {
                     link.backoff = Backoff::new(50, 2_000);
                 }
+                self.roster.lock().note_reach(worker, true);
             }
             Published::Unknown => {
                 for (partition, _) in &sent.sections {

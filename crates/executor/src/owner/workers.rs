@@ -184,7 +184,8 @@ impl Owner {
         }
     }
 
-    /// Only who lives is granted anything. Whose renewals go on may be reached again.
+    /// Only who lives is granted anything. Whoever comes beside others, and whose renewals go on while messages to
+    /// it came back, is asked whether they reach it: leases of which nobody receives anything cost nobody an attempt.
     fn note_lives(&mut self, ends: &[WorkerEnd], lives: Vec<Life>) {
         let renewals = ends.iter().map(|end| (end.worker, end.renewals));
         let renewals: BTreeMap<WorkerId, i64> = renewals.collect();
@@ -195,8 +196,12 @@ impl Owner {
             .collect();
         self.workers.renewals = renewals;
         self.roster.lock().set(lives);
+        let here = self.places.keys().copied().find(|id| self.is_open(*id));
         for worker in moved {
-            self.is_heard_of(worker);
+            self.links.is_heard(worker);
+            if let Some(here) = here.filter(|_| self.roster.lock().is_in_doubt(worker)) {
+                self.links.knock(here, worker);
+            }
         }
         let roster = self.roster.clone();
         self.links
