@@ -104,10 +104,12 @@ impl ApiError {
     /// The error of a submission, with the id by which it can be repeated.
     #[must_use]
     pub(crate) fn of_request(mut self, request_id: Option<RequestId>) -> Self {
-        if self.detail.code == UNKNOWN && request_id.is_some() {
-            // Only a submission has such a key; all else may be repeated as it is.
+        if self.detail.code == UNKNOWN
+            && let Some(id) = request_id
+        {
+            // Only a submission has such an id; all else may be repeated as it is.
             let message = &mut self.detail.message;
-            message.push_str(" with the Idempotency-Key `request_id`");
+            message.push_str(&format!(" under the same request id, {id}"));
         }
         self.detail.request_id = request_id;
         self

@@ -28,7 +28,7 @@ enum ActionCommand {
     /// Create or change the actions of YAML or JSON files; a new limit takes effect on the live queue.
     #[command(after_help = EXIT_CODES)]
     Apply {
-        /// Files, or folders whose *.yaml and *.yml files are applied in the order of their names.
+        /// Files, or folders whose *.yaml, *.yml and *.json files are applied in the order of their names.
         #[arg(required = true, value_name = "FILE|DIR")]
         paths: Vec<PathBuf>,
         /// Who does it, for the versions of the policies.

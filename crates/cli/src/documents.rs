@@ -23,7 +23,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// The files that `path` stands for: itself, or every `*.yaml` and `*.yml` in it, sorted.
+/// The files that `path` stands for: itself, or every `*.yaml`, `*.yml` and `*.json` in it, sorted.
 pub(super) fn files(path: &Path) -> Result<Vec<PathBuf>, String> {
     let failed = |error: std::io::Error| format!("{}: {error}", path.display());
     if !std::fs::metadata(path).map_err(failed)?.is_dir() {
@@ -32,16 +32,18 @@ pub(super) fn files(path: &Path) -> Result<Vec<PathBuf>, String> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(path).map_err(failed)? {
         let file = entry.map_err(failed)?.path();
-        let is_yaml = file
-            .extension()
-            .is_some_and(|it| it == "yaml" || it == "yml");
-        if is_yaml && file.is_file() {
+        let extension = file.extension();
+        let is_yaml = extension.is_some_and(|it| it == "yaml" || it == "yml");
+        if (is_yaml || is_json(&file)) && file.is_file() {
             found.push(file);
         }
     }
     found.sort();
     if found.is_empty() {
-        return Err(format!("{}: no *.yaml or *.yml file", path.display()));
+        return Err(format!(
+            "{}: no *.yaml, *.yml or *.json file",
+            path.display()
+        ));
     }
     Ok(found)
 }
@@ -163,9 +165,9 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_stands_for_its_yaml_files() {
+    fn a_folder_stands_for_its_files() {
         let folder = tempfile::tempdir().unwrap();
-        for name in ["b.yml", "a.yaml", "c.txt"] {
+        for name in ["b.yml", "a.yaml", "c.txt", "d.json"] {
             std::fs::write(folder.path().join(name), "").unwrap();
         }
         std::fs::create_dir(folder.path().join("d.yaml")).unwrap();
@@ -174,7 +176,7 @@ mod tests {
             .iter()
             .map(|it| it.file_name().unwrap().to_owned())
             .collect();
-        assert_eq!(names, ["a.yaml", "b.yml"]);
+        assert_eq!(names, ["a.yaml", "b.yml", "d.json"]);
         assert!(
             files(&folder.path().join("x.yaml"))
                 .unwrap_err()

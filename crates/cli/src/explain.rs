@@ -124,20 +124,28 @@ fn text(view: &ExplainView, beside: Beside) -> String {
 }
 
 fn holders(lack: &Lack, now: DateTime<Utc>) -> String {
+    let is_kept = lack.holders.iter().any(|it| it.kept_until.is_some());
     let rows = lack.holders.iter().map(|holder| {
-        vec![
+        let mut row = vec![
             holder.execution_id.to_string(),
             holder.attempt.to_string(),
             holder.cost.to_string(),
             or_dash(holder.since.map(|since| duration(now - since))),
-        ]
+        ];
+        let next_try = |until| match until > now {
+            true => format!("in {}", duration(until - now)),
+            false => "now".to_owned(),
+        };
+        row.extend(is_kept.then(|| or_dash(holder.kept_until.map(next_try))));
+        row
     });
-    let columns = [
+    let mut columns = vec![
         Column::Figures("execution"),
         Column::Figures("attempt"),
         Column::Figures("takes"),
         Column::Figures("held for"),
     ];
+    columns.extend(is_kept.then_some(Column::Figures("next try")));
     let more = match lack.more_holders {
         0 => String::new(),
         more => format!("\n(and {more} more)"),
@@ -166,6 +174,7 @@ mod tests {
                 attempt: Attempt(1),
                 cost: 1,
                 since: Some(at - TimeDelta::seconds(3)),
+                kept_until: Some(at + TimeDelta::seconds(4)),
             }],
             more_holders: 1,
             is_shared: false,
@@ -208,8 +217,8 @@ mod tests {
                         policies     version 3 of the set\n\
                         as of        2027-01-15T08:00:00.000Z\n\n\
                         who holds the slots of the action:\n\
-                        execution  attempt  takes  held for\n        \
-                        5        1      1      3.0s\n\
+                        execution  attempt  takes  held for  next try\n        \
+                        5        1      1      3.0s   in 4.0s\n\
                         (and 1 more)\n";
         let beside = Beside {
             trouble: Some("no worker of its pool \"gpu\" is alive".to_owned()),

@@ -31,7 +31,7 @@ enum PolicyCommand {
     // Its own `--version` is the version of a document.
     #[command(after_help = EXIT_CODES, disable_version_flag = true)]
     Apply {
-        /// Files, or folders whose *.yaml and *.yml files are applied; with --version a scope and a target.
+        /// Files, or folders whose *.yaml, *.yml and *.json files are applied; with --version a scope and a target.
         #[arg(required = true, value_name = "FILE|DIR")]
         paths: Vec<PathBuf>,
         /// Apply this version of a document again: `attune policy apply --version 3 pack core`.

@@ -181,6 +181,9 @@ pub struct LimitHolder {
     /// Since when; not known of those that an owner before this one granted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<DateTime<Utc>>,
+    /// Nothing runs in it: it is kept until the next try, which begins then at the earliest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept_until: Option<DateTime<Utc>>,
 }
 
 /// When an execution is given a slot, as far as can be told: in four of five cases between `earliest` and

@@ -95,6 +95,8 @@ pub enum Bug {
     UngroupedHolders,
     /// Whoever was accepted by an owner that was ahead waits from the time of the next owner on.
     WaitsAnew,
+    /// A call to the store waits for its answer for ever, also where the connection has fallen silent.
+    WaitsForEver,
     /// An owner's time follows a clock that steps.
     WallClock,
     /// What stands beside the executions of a round is written with them or not at all.
@@ -103,7 +105,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 46] = [
+    pub const ALL: [Self; 47] = [
         Self::AnySection,
         Self::EntryForgotten,
         Self::LaneOver,
@@ -148,6 +150,7 @@ impl Bug {
         Self::StopTheWorld,
         Self::UngroupedHolders,
         Self::WaitsAnew,
+        Self::WaitsForEver,
         Self::WallClock,
         Self::WriteTogether,
     ];
@@ -199,6 +202,7 @@ impl Bug {
             Self::StopTheWorld => "stop-the-world",
             Self::UngroupedHolders => "ungrouped-holders",
             Self::WaitsAnew => "waits-anew",
+            Self::WaitsForEver => "waits-for-ever",
             Self::WallClock => "wall-clock",
             Self::WriteTogether => "write-together",
         }

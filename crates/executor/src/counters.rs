@@ -81,7 +81,7 @@ counters! {
     UnknownActionMended = "executor.reconcile.unknown_actions.total",
     /// Changes of actions that their owner had not been told of.
     ChangedActionMended = "executor.reconcile.changed_actions.total",
-    /// Slots taken by force, or given back by a worker that could start nothing.
+    /// Slots taken back by force.
     ForceReleased = "executor.force_released.total",
     /// Executions that were started out of their order.
     OrderViolation = "executor.violations.order.total",

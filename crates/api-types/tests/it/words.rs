@@ -50,10 +50,13 @@ fn states_and_priorities_have_the_same_names() {
 fn reasons_have_the_same_members() {
     let until = "2026-01-02T03:04:05Z";
     let lack = json!({"kind": "limit", "capacity": 5, "used": 4, "cost": 2, "ahead": 0,
-        "holders": [{"execution_id": 1792, "attempt": 1, "cost": 4, "since": until}], "more_holders": 3});
+        "holders": [{"execution_id": 1792, "attempt": 1, "cost": 4, "since": until, "kept_until": until}],
+        "more_holders": 3});
     let mut group = lack.clone();
     group["kind"] = json!("group_limit");
-    group["holders"][0].as_object_mut().unwrap().remove("since");
+    let holder = group["holders"][0].as_object_mut().unwrap();
+    holder.remove("since");
+    holder.remove("kept_until");
     group["more_holders"] = json!(0);
     for reason in [
         json!({"kind": "delayed", "until": until}),

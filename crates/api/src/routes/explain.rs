@@ -51,7 +51,7 @@ pub(crate) async fn explain(
         Ok(accepted) => accepted.explanation,
         Err(ClientError::Rejected(reject)) if reject.code == RejectCode::AlreadyEnded => None,
         Err(error @ (ClientError::NotConfirmed { .. } | ClientError::Unroutable(_))) => {
-            return Err(no_answer(&app, id, &error).await?);
+            return Err(no_answer(&app, id).await?);
         }
         Err(error) => return Err(error.into()),
     };
@@ -78,7 +78,7 @@ async fn record(app: &App, id: ExecutionId) -> Result<ExecutionRecord, ApiError>
 }
 
 /// Why nobody has answered, as the leases show it, and what to do.
-async fn no_answer(app: &App, id: ExecutionId, error: &ClientError) -> Result<ApiError, ApiError> {
+async fn no_answer(app: &App, id: ExecutionId) -> Result<ApiError, ApiError> {
     let partition = id.partition();
     let leases = app.ports.partitions.leases().await?;
     let lease = leases
@@ -87,20 +87,21 @@ async fn no_answer(app: &App, id: ExecutionId, error: &ClientError) -> Result<Ap
     let message = match lease.filter(|lease| lease.owner.is_some() && !lease.remaining.is_zero()) {
         Some(lease) => {
             let name = lease.owner_name.unwrap_or_default();
+            let remaining = lease.remaining.as_secs() + 1;
             let trouble = lease
                 .trouble
                 .map_or(String::new(), |trouble| format!(" ({})", trouble.words));
             format!(
                 "the executor {name:?} owns partition {partition} of execution {id} and has not \
-                 answered{trouble}: it loads the partition, cannot write its rounds, or is of a release \
-                 that does not know the question (update it); ask again in {RETRY_AFTER_SECONDS} s, and \
-                 look at `attune cluster` and its /readyz"
+                 answered{trouble}: it may have died (its lease is over in {remaining} s, and another executor \
+                 takes the partition over), loads the partition, cannot write its rounds, or is of a \
+                 release that does not know the question; ask again in {RETRY_AFTER_SECONDS} s, and look \
+                 at `attune cluster` and its /readyz"
             )
         }
         None => format!(
-            "nobody owns partition {partition} of execution {id} at this moment ({error}): it waits, and \
-             goes on when an executor has taken the partition over, which takes about as long as a lease; \
-             ask again in {RETRY_AFTER_SECONDS} s, and look at `attune cluster` if that lasts"
+            "nobody owns partition {partition} of execution {id} at this moment: it waits, and goes on when \
+             an executor has taken the partition over, which takes about as long as a lease; ask again in {RETRY_AFTER_SECONDS} s, and look at `attune cluster` if that lasts"
         ),
     };
     let mut error = ApiError::unavailable("NO_ANSWER", message);

@@ -91,6 +91,7 @@ async fn what_the_owner_says_is_told_with_words_and_pauses() {
             attempt: Attempt(1),
             cost: 1,
             since: Some(time(-3)),
+            kept_until: None,
         }],
         more_holders: 1,
         is_shared: false,

@@ -219,7 +219,7 @@ async fn no_answer_is_503_with_the_id_to_repeat_it() {
         assert_eq!(answer.body["error"]["request_id"], key.to_string());
         let message = answer.body["error"]["message"].as_str().unwrap();
         let unknown = code == "OUTCOME_UNKNOWN";
-        let says = message.ends_with("repeat it with the Idempotency-Key `request_id`");
+        let says = message.ends_with(&format!("repeat it under the same request id, {key}"));
         assert_eq!(says, unknown, "{message}");
         assert!(!answer.header(header::RETRY_AFTER).is_empty());
     }

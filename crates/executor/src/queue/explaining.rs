@@ -522,6 +522,11 @@ fn lack(
             attempt: holder.attempt,
             cost: holder.share.cost.into(),
             since: holder.held_since.map(time),
+            kept_until: load
+                .kept
+                .as_ref()
+                .and_then(|kept| kept.until(*id))
+                .map(time),
         })
         .collect();
     let more_holders = match group {

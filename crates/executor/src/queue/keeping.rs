@@ -41,6 +41,11 @@ impl Kept {
         Some(until)
     }
 
+    /// Until when somebody is to wait, if it does.
+    pub(super) fn until(&self, id: ExecutionId) -> Option<Millis> {
+        self.times.get(&id).map(|(until, _)| *until)
+    }
+
     /// Whose time comes before a place among them.
     pub(super) fn due_before(
         &self,
@@ -107,8 +112,7 @@ impl ActionQueue {
 
     /// Until when somebody keeps its slot without running.
     pub(crate) fn kept_until(&self, execution_id: ExecutionId) -> Option<Millis> {
-        let kept = self.load.as_ref()?.kept.as_ref()?;
-        kept.times.get(&execution_id).map(|(until, _)| *until)
+        self.load.as_ref()?.kept.as_ref()?.until(execution_id)
     }
 
     /// Gives the next attempt to the first of those that keep their slots whose time has come and whose

@@ -99,6 +99,14 @@ pub(crate) const FAULTS: &[Fault] = &[
         weight: 2,
         work: |rig, random, fault| do_without_broker(rig, random, fault).boxed(),
     },
+    Fault {
+        name: "silent",
+        how: "the connections that a daemon has fall silent for ever, and nobody is told; new ones work",
+        heal: "nothing to heal: the daemon is seen to go on, by itself",
+        lane: Lane::Daemons,
+        weight: 1,
+        work: |rig, random, fault| do_silent(rig, random, fault).boxed(),
+    },
     way("slow", "every piece 50 to 800 ms late for 3 to 8 s", 2),
     way(
         "flapping",
@@ -257,6 +265,29 @@ async fn do_without_broker(rig: &Rig, random: &mut StdRng, fault: &Fault) -> any
     pass(random, 25_000..30_000).await;
     probe::goes_on(rig, random, fault).await?;
     way.restore();
+    begun.end()
+}
+
+/// A firewall has forgotten its connections: whoever waits for an answer must find out by itself.
+async fn do_silent(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Result<bool> {
+    let roles = [
+        "executor",
+        "executor",
+        "worker",
+        "completion-listener",
+        "api",
+    ];
+    let role = roles[random.random_range(0..roles.len())];
+    let daemon = one(&rig.fleet.of(role), random);
+    let Some(_guard) = daemon.take() else {
+        return Ok(false);
+    };
+    let server = [Server::Postgres, Server::Rabbitmq][random.random_range(0..2)];
+    let begun = rig.begin(fault, &format!("{} – {}", daemon.name, server.name()))?;
+    daemon.way(server).silence();
+    // A call to the store has 20 s.
+    pass(random, 23_000..27_000).await;
+    probe::goes_on(rig, random, fault).await?;
     begun.end()
 }
 
