@@ -28,7 +28,7 @@ use crate::lease::Life;
 use crate::options::WorkerOptions;
 
 /// The first bytes of a file, and the version of what follows.
-const MAGIC: [u8; 8] = *b"attlife2";
+const MAGIC: [u8; 8] = *b"attlife3";
 /// Where the id of the boot stands.
 const BOOT: std::ops::Range<usize> = 8..24;
 /// Where the guard writes its mark.
@@ -40,8 +40,11 @@ const NAMESPACE: std::ops::Range<usize> = 48..56;
 const LENGTH: std::ops::Range<usize> = 56..58;
 /// Where the id of the host stands; zero where it has none.
 const HOST: std::ops::Range<usize> = 64..80;
+/// Where the file says which file it is: a copy of it that was put in its place, as backups do it, knows nothing
+/// of what began since.
+const OWN: std::ops::Range<usize> = 80..96;
 /// Where the path begins.
-const PATH: usize = 80;
+const PATH: usize = 96;
 /// In front of the first record, in bytes.
 const HEADER: usize = PATH + MAX_PATH;
 /// An id, an attempt, and what shows that both are whole, in bytes.
@@ -104,7 +107,7 @@ impl BegunMap {
             next: 0,
         };
         map.file.try_lock().map_err(io::Error::other)?;
-        map.file.write_all_at(&header(guard)?, 0)?;
+        map.file.write_all_at(&header(guard, &map.file)?, 0)?;
         map.make_room()?;
         Ok(map)
     }
@@ -265,9 +268,15 @@ pub(crate) fn former(state_dir: &Path) -> io::Result<Vec<Former>> {
 /// process held. Blocks.
 ///
 /// # Errors
-/// When it cannot be written, or the process lives: it may only have closed the pipe to its guard.
+/// When it cannot be written, the process lives (it may only have closed the pipe to its guard), or a copy is in
+/// the place of its file.
 pub(crate) fn mark(path: &Path) -> io::Result<()> {
-    let file = open(path, OpenOptions::new().write(true))?;
+    let file = open(path, OpenOptions::new().read(true).write(true))?;
+    let mut header = [0; HEADER];
+    file.read_exact_at(&mut header, 0)?;
+    if header[OWN] != own(&file)? {
+        return Err(io::Error::other("a copy was put in the place of the file"));
+    }
     let began = Instant::now();
     while let Err(error) = file.try_lock() {
         if began.elapsed() > LETTING_GO {
@@ -299,12 +308,13 @@ fn read(path: &Path, boot: Uuid) -> io::Result<Option<Option<Vec<Key>>>> {
     if file.try_lock().is_err() {
         return Ok(None);
     }
-    if header[MARK] == 0 {
+    let is_copy = header[OWN] != own(&file)?;
+    if is_copy || header[MARK] == 0 {
         let in_its_place = cgroup_in(header)?.is_some_and(|cgroup| {
             let carried = &header[CARRIED];
             Uuid::from_slice(carried).is_ok_and(|mark| guard::ends_in_its_place(mark, &cgroup))
         });
-        if !in_its_place {
+        if is_copy || !in_its_place {
             let age = file.metadata()?.modified()?.elapsed();
             if age.is_ok_and(|age| age > LEFT_FOR) {
                 fs::remove_file(path)?;
@@ -319,8 +329,9 @@ fn read(path: &Path, boot: Uuid) -> io::Result<Option<Option<Vec<Key>>>> {
 }
 
 /// What stands in front of the records.
-fn header(guard: &Guard) -> io::Result<[u8; HEADER]> {
+fn header(guard: &Guard, file: &File) -> io::Result<[u8; HEADER]> {
     let mut header = [0; HEADER];
+    header[OWN].copy_from_slice(&own(file)?);
     header[..MAGIC.len()].copy_from_slice(&MAGIC);
     header[BOOT].copy_from_slice(boot()?.as_bytes());
     header[CARRIED].copy_from_slice(guard.carried().as_bytes());
@@ -335,6 +346,15 @@ fn header(guard: &Guard) -> io::Result<[u8; HEADER]> {
         header[PATH..PATH + path.len()].copy_from_slice(path);
     }
     Ok(header)
+}
+
+/// Which file it is: its device and its number there.
+fn own(file: &File) -> io::Result<[u8; 16]> {
+    let metadata = file.metadata()?;
+    let mut own = [0; 16];
+    own[..8].copy_from_slice(&metadata.dev().to_le_bytes());
+    own[8..].copy_from_slice(&metadata.ino().to_le_bytes());
+    Ok(own)
 }
 
 /// The cgroup of the worker, where its path means the same to this process. A namespace of the same number

@@ -200,3 +200,25 @@ fn nobody_takes_a_process_that_lives_for_gone() {
     map.let_go();
     assert_eq!(begun(&dir).len(), 1);
 }
+
+/// As a restore of the folder does it while its worker runs.
+#[test]
+fn a_copy_in_the_place_of_the_file_says_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let life = WorkerId::fresh();
+    let mut map = BegunMap::make(dir.path(), life, &Guard::none()).unwrap();
+    map.begin(&[key(1)], |_| true).unwrap();
+    let copy = dir.path().join("copy");
+    fs::copy(map.path(), &copy).unwrap();
+    // What begins from here on is not in the copy.
+    map.begin(&[key(2)], |_| true).unwrap();
+    fs::rename(&copy, map.path()).unwrap();
+    map.let_go();
+    let error = mark(map.path()).unwrap_err();
+    assert!(error.to_string().contains("copy"), "{error}");
+    assert_eq!(former(dir.path()).unwrap(), []);
+    // Also one that was marked before it was copied.
+    let file = OpenOptions::new().write(true).open(map.path()).unwrap();
+    file.write_all_at(&[1], MARK as u64).unwrap();
+    assert_eq!(former(dir.path()).unwrap(), []);
+}

@@ -100,8 +100,8 @@ struct Replay<'a> {
     epoch: Option<Epoch>,
     /// Who holds a slot, and the record of the grant.
     holders: HashMap<ExecutionId, (Attempt, u32)>,
-    /// Who stands ahead of a slot, the number of its grant, and the record that says so.
-    ahead: BTreeMap<ExecutionId, (Attempt, i64, u32)>,
+    /// Who stands ahead of a slot, the number of its grant where that is known, and the record that says so.
+    ahead: BTreeMap<ExecutionId, (Attempt, Option<i64>, u32)>,
     /// Who waits for sure, by group: in none where executions are not grouped, or it is not known how.
     waiting: BTreeMap<Option<Class>, Lanes>,
     /// What executions demand that were grouped anew.

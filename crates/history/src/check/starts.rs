@@ -18,7 +18,7 @@
 //! wrote at its start counts here, or an end that a worker recorded of a run: a worker that cannot start a
 //! program takes an attempt, records that it begins it, and gives it back.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use attune_core::{Status, WorkerId};
 use attune_record::Record;
@@ -194,13 +194,18 @@ fn judge_grant(
 
 fn judge_never_begun(facts: &Facts, broken: &mut Vec<Violation>) {
     let given_back = &facts.starts.never_begun;
+    let ends = facts.marks.iter().filter(|mark| mark.is_end);
+    let ended: BTreeSet<Key> = ends.map(|mark| mark.key).collect();
     let mut begun: BTreeMap<Key, u32> = BTreeMap::new();
     for mark in &facts.marks {
         let shows_it = match mark.seen {
             Seen::Program { .. } => true,
+            // Whoever finds that no program can be started notes the end of that. A start without an end was cut off
+            // by a kill, and it was written down before that it begins.
+            Seen::Worker if !mark.is_end => !ended.contains(&mark.key),
             Seen::Worker => {
                 let status = facts.witnesses.ends.get(&mark.key);
-                mark.is_end && status.is_some_and(|status| is_of_worker(*status))
+                status.is_some_and(|status| is_of_worker(*status))
             }
         };
         if shows_it && given_back.contains_key(&mark.key) {

@@ -217,6 +217,10 @@ fn what_its_worker_could_not_start_is_given_back_as_never_begun() {
     world.records.append(&mut later);
     world.finish(id);
     assert_clean(&world);
+    // It was killed in the middle of it.
+    let end = world.records.remove(length - 1);
+    assert_breaks(&world, Promise::I5);
+    world.records.insert(length - 1, end);
     // It has run it.
     if let Record::End { status, .. } = &mut world.records[length - 1] {
         *status = Some(Status::Failed);

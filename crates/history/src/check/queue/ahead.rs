@@ -25,8 +25,9 @@ impl Replay<'_> {
             None => drop(self.leave(id)),
         }
         // Whoever was granted before this owner came is handed its slot by the grants, too, and not as it was found.
+        // Nobody has noted a grant whose commit was stored without an answer: it is only found.
         let grant = self.facts.grants.get(&(id, attempt));
-        let grant_no = grant.map_or(0, |grant| grant.grant_no);
+        let grant_no = grant.map(|grant| grant.grant_no);
         let ahead = (attempt, grant_no, record);
         if let Some((other, _, before)) = self.ahead.insert(id, ahead) {
             let what = format!("execution {id} is granted ahead, and is so in attempt {other}");
@@ -58,7 +59,9 @@ impl Replay<'_> {
         match self.ahead.remove(&id) {
             Some((granted, grant_no, _)) if granted == attempt => {
                 let mut others = self.ahead.iter();
-                let earlier = others.find(|(_, (_, other, _))| *other < grant_no);
+                let earlier = others.find(|(_, (_, other, _))| {
+                    other.zip(grant_no).is_some_and(|(other, own)| other < own)
+                });
                 if let Some((other, (.., before))) = earlier.map(|(id, it)| (*id, *it)) {
                     let what = format!("execution {id} was handed a slot before {other}");
                     self.break_promise(Promise::I3, what, [before, record]);

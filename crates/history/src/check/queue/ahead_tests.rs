@@ -188,3 +188,28 @@ fn i3_a_later_owner_hands_slots_on_as_it_finds_them() {
     world.records.swap(first, second.expect("it is there"));
     breaks(&world, Promise::I3);
 }
+
+/// Its owner was told that the outcome of the commit was unknown, and so noted nothing.
+#[test]
+fn whoever_was_granted_ahead_without_a_note_is_before_nobody() {
+    let mut world = handed_on_by_another([1, 2]);
+    let third = place(&world, |record| {
+        matches!(record, Record::Held { ahead: true, .. })
+    });
+    let ids: Vec<ExecutionId> = world.records[third..]
+        .iter()
+        .filter_map(|record| match record {
+            Record::Held {
+                execution_id,
+                ahead: true,
+                ..
+            } => Some(*execution_id),
+            _ => None,
+        })
+        .collect();
+    let granted = place(&world, |record| is_granted(record, ids[1]));
+    world.records.remove(granted);
+    for found in findings(&world) {
+        assert!(!broken(&found).contains(&Promise::I3), "{found:#?}");
+    }
+}
