@@ -50,6 +50,11 @@ impl MessageCopy {
         }
     }
 
+    /// Which message it is a copy of.
+    pub fn message(&self) -> Uuid {
+        self.message
+    }
+
     /// Whether both are copies of one message.
     pub fn is_twin_of(&self, other: &Self) -> bool {
         self.message == other.message

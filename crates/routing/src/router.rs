@@ -36,7 +36,7 @@ pub(crate) struct Letter {
 }
 
 impl Letter {
-    fn of(id: Uuid, body: Bytes, reason: String) -> Self {
+    pub(crate) fn of(id: Uuid, body: Bytes, reason: String) -> Self {
         Self {
             message_id: letter_id(id, &body),
             body,

@@ -3,6 +3,7 @@
 mod lane;
 mod relief;
 mod send;
+mod waits;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
@@ -14,6 +15,7 @@ use crate::port::{Arrived, CallId, DeliveryId, Message, Now, Output, Target};
 use crate::router::{Ids, Letter, Part};
 use crate::rules::Rules;
 use lane::{Carries, Lane, Parcel, Waiting};
+use waits::Waits;
 
 /// What is kept of a reason, in bytes; it may quote what was wrong, of any length.
 const REASON_BYTES: usize = 400;
@@ -67,6 +69,8 @@ pub(crate) struct Forwarder<R: Rules> {
     newer: VecDeque<Newer<R::Note>>,
     /// Which copies of such messages there were.
     copies: Copies,
+    /// Which of them wait, here or in the topic.
+    waits: Waits,
     /// When one of those was last seen.
     newer_seen: Option<Duration>,
     sent: BTreeMap<CallId, Sent<R::Note>>,
@@ -93,6 +97,7 @@ impl<R: Rules> Forwarder<R> {
             lanes: BTreeMap::new(),
             newer: VecDeque::new(),
             copies: Copies::default(),
+            waits: Waits::default(),
             newer_seen: None,
             sent: BTreeMap::new(),
             calls: 0,
@@ -131,7 +136,8 @@ impl<R: Rules> Forwarder<R> {
         }
     }
 
-    /// Keeps a message that only a newer program can read, unless a later copy of it was seen. Of two that
+    /// Keeps a message that only a newer program can read, unless a later copy of it was seen, or too many wait
+    /// already: then it is a dead letter. Of two that
     /// went back equally often the one that came last stays, because the broker certainly has it; it counts
     /// as waiting as long as the other.
     fn keep_newer(&mut self, now: Now, arrived: &Arrived, message_id: Uuid) {
@@ -140,6 +146,18 @@ impl<R: Rules> Forwarder<R> {
         let copy = MessageCopy::of(message_id, &arrived.body, reply_to, &arrived.headers);
         if self.copies.is_outdated(copy) {
             return self.settle(&[arrived.id]);
+        }
+        // Whoever sends thousands of them would hold up all others.
+        if !self.waits.may_wait(copy.message(), now.elapsed) {
+            let reason = format!(
+                "its version is newer than this program knows, and {} such messages wait already: update the \
+                 program, then put it back",
+                waits::MOST
+            );
+            return self.bury(
+                arrived,
+                Letter::of(message_id, arrived.body.clone(), reason),
+            );
         }
         let parcel = Parcel {
             message: Message {

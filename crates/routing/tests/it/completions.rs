@@ -202,6 +202,39 @@ fn messages_of_a_newer_version_do_not_fill_the_window() {
     assert_eq!(body, NEWER.as_bytes(), "as it came");
 }
 
+/// Somebody sends thousands of them: some wait, and what comes behind them gets past.
+#[test]
+fn messages_of_a_newer_version_that_are_too_many_are_dead_letters() {
+    const MANY: u128 = 1_000;
+    let mut world = World::new(RULES, BOUNDS);
+    let mut topic: VecDeque<(Uuid, Vec<(String, String)>)> =
+        (1..=MANY).map(|n| (Uuid::from_u128(n), vec![])).collect();
+    let (mut seen_back, mut passes) = (0, 0);
+    while let Some((id, headers)) = topic.pop_front() {
+        while world.deliver_with(id, NEWER, headers.clone()).is_none() {
+            world.pass(Duration::from_millis(260));
+            world.answer_all(&Say::Confirm);
+        }
+        world.answer_all(&Say::Confirm);
+        let back = world.kept_by(Target::Back);
+        let again = back[seen_back..]
+            .iter()
+            .map(|kept| (kept.message_id, kept.headers.clone()));
+        topic.extend(again);
+        seen_back = back.len();
+        passes += 1;
+        if passes > 4 * MANY {
+            break;
+        }
+    }
+    let letters = world.kept_by(Target::Letters);
+    assert_eq!(letters.len() as u128, MANY - 256);
+    let reason = letters[0].reason.as_deref().expect("it says why");
+    assert!(reason.contains("update the program"), "{reason}");
+    // Those that wait go round.
+    assert!(seen_back > 1_000, "{seen_back}");
+}
+
 /// Put back and given back by the broker: two of the same. One of them stays, unacknowledged.
 #[test]
 fn a_message_of_a_newer_version_does_not_multiply() {
