@@ -46,6 +46,8 @@ pub struct Tell {
     pub notices: Vec<Notice>,
     /// The queues that changed.
     pub touched: BTreeSet<ActionId>,
+    /// Memory has followed the store.
+    pub is_mended: bool,
     /// Deliveries that are done with, last of all.
     pub acks: Vec<DeliveryId>,
     /// What follows from letters and entries of the audit log: nothing of it is told before they
@@ -290,12 +292,13 @@ impl Round {
     }
 
     /// Whether it changes nothing and acknowledges nothing. Acknowledging alone is checked by a
-    /// commit too: an owner that lost its partition must not make messages vanish.
+    /// commit too: an owner that lost its partition must not make messages vanish. So is what memory follows
+    /// the store in: it may be what the next owner has written there.
     pub fn is_empty(&self) -> bool {
         let silent = self
             .tells
             .values()
-            .all(|tell| tell.acks.is_empty() && tell.beside.is_none());
+            .all(|tell| tell.acks.is_empty() && tell.beside.is_none() && !tell.is_mended);
         self.commit.batch.is_empty() && silent
     }
 
@@ -397,6 +400,7 @@ impl PartitionDraft {
             Effect::Count(counter) => self.tell.count(counter),
             Effect::Mended(id) => {
                 self.mended.insert(id);
+                self.tell.is_mended = true;
             }
         }
     }

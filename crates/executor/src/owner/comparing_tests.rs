@@ -36,6 +36,20 @@ fn a_slot_that_only_the_store_knew_is_kept_when_an_older_answer_does_not_show_it
     assert_eq!((world.held(), world.taken_back.len()), (2, 0));
 }
 
+/// What differs from memory may be what the next owner of the partition has written.
+#[test]
+fn an_owner_follows_the_store_only_where_the_partition_is_its_own() {
+    let worker = WorkerId::fresh();
+    let mut world = World::serving(1, worker);
+    world.holds_back = Some(|call| matches!(call, Call::Commit(_)));
+    world.slots.clear();
+    for _ in 0..100 {
+        world.pass(500, true);
+    }
+    // Nothing is written: the commit says whose the partition is.
+    assert_eq!(world.held_back.len(), 1);
+}
+
 impl World {
     /// So many wait, all of which may run, for a worker that has room for them.
     fn with_waiting(many: u32) -> Self {
