@@ -68,7 +68,8 @@ pub struct ExchangeRequest {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(value_type = Vec<Object>, max_items = 1000)]
     pub completions: Vec<Box<RawValue>>,
-    /// Items of `worker.report`, each with the `owner` that it is for, and whose `worker` is left out.
+    /// Items of `worker.report`, each with the `owner` that it is for, 64 of them at most, and whose `worker` is
+    /// left out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(value_type = Vec<Object>, max_items = 1000)]
     pub reports: Vec<Box<RawValue>>,

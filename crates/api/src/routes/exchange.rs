@@ -1,5 +1,6 @@
 //! `/api/v1/worker/exchange`: all that workers need that speak HTTP alone.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use attune_api_types::{ErrorBody, ExchangeRequest, Exchanged, LeaseRequest};
@@ -7,7 +8,7 @@ use attune_bus::{Outgoing, PublishError, Topic};
 use attune_core::{OwnerId, PartitionId, Status, WorkerId};
 use attune_messages::v1::{Completion, ExecutionCompleted};
 use attune_messages::v2::{ReturnedGrant, StartedGrant, WorkerReport};
-use attune_messages::{PackBounds, Packer, encode};
+use attune_messages::{PackBounds, Packer};
 use axum::Json;
 use axum::extract::{Request, State};
 use chrono::Utc;
@@ -26,6 +27,9 @@ use crate::query::NoParams;
 const MAX_WAIT_MS: u32 = 20_000;
 /// How many ends, and how many reports, one call may tell.
 const MAX_ITEMS: usize = 1000;
+/// For how many owners one call may have reports. Each owner costs a message of its own, which the broker is
+/// asked for before it is asked for what others publish; a cluster has a handful.
+const MAX_OWNERS: usize = 64;
 
 /// A `worker.report`, with whom it is for.
 #[derive(Deserialize)]
@@ -167,7 +171,7 @@ fn check_end(app: &App, worker: WorkerId, end: &Completion) -> Result<(), ApiErr
     Ok(())
 }
 
-/// The messages of the reports.
+/// The messages of the reports: what is for one owner goes together, for it is messages that cost.
 fn reports_of(
     app: &App,
     worker: WorkerId,
@@ -175,13 +179,16 @@ fn reports_of(
 ) -> Result<Vec<Outgoing>, ApiError> {
     const LIST: &str = "reports";
     at_most(LIST, items)?;
-    let (mut messages, max) = (
-        Vec::with_capacity(items.len()),
-        app.options.max_message_bytes,
-    );
+    let bounds = PackBounds::new(MAX_ITEMS, app.options.max_message_bytes);
+    let mut packers: BTreeMap<OwnerId, Packer<WorkerReport>> = BTreeMap::new();
     for (number, item) in items.iter().enumerate() {
         let refused = |error: ApiError| error.in_item(LIST, number);
         let said: OwnersReport = body::parse(item.get().as_bytes()).map_err(refused)?;
+        if packers.len() >= MAX_OWNERS && !packers.contains_key(&said.owner) {
+            let words =
+                format!("one call may have reports for {MAX_OWNERS} owners; this is another");
+            return Err(refused(ApiError::field("owner", words)));
+        }
         let report = WorkerReport {
             worker,
             elsewhere: said.elsewhere,
@@ -189,15 +196,21 @@ fn reports_of(
             started: said.started,
             resync: said.resync,
         };
-        let id = Uuid::now_v7();
-        let body = encode(id, Utc::now(), &[report]);
-        if body.len() > max {
-            let words = format!("it would be a message of more than {max} bytes");
-            return Err(refused(ApiError::field("", words)));
-        }
-        messages.push(Outgoing::new(Topic::Reports(said.owner), id, body));
+        let packer = packers
+            .entry(said.owner)
+            .or_insert_with(|| Packer::new(bounds));
+        let added = packer.add(&report, ());
+        added.map_err(|(problem, ())| refused(ApiError::field("", problem.to_string())))?;
     }
-    Ok(messages)
+    let packs = packers.into_iter().flat_map(|(owner, packer)| {
+        let packs = packer.finish().into_iter();
+        packs.map(move |pack| (owner, pack))
+    });
+    let messages = packs.map(|(owner, pack)| {
+        let id = Uuid::now_v7();
+        Outgoing::new(Topic::Reports(owner), id, pack.encode(id, Utc::now()))
+    });
+    Ok(messages.collect())
 }
 
 /// Tells owners. Only the ends must arrive: of the rest what matters is said again.

@@ -205,6 +205,46 @@ async fn ends_and_reports_are_passed_on() {
 }
 
 #[tokio::test]
+async fn reports_to_one_owner_are_one_message() {
+    let http = Http::new();
+    let owners = [OwnerId::fresh(), OwnerId::fresh()];
+    let mut first = http.subscribe(Topic::Reports(owners[0])).await;
+    let mut second = http.subscribe(Topic::Reports(owners[1])).await;
+    let reports: Vec<Value> = (0..100)
+        .map(|n| json!({"owner": owners[n % 2], "elsewhere": n}))
+        .collect();
+    let answer = http.says(json!({"reports": reports})).await;
+    assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
+    for (subscriber, from) in [(&mut first, 0), (&mut second, 1)] {
+        let message = subscriber.next().await.unwrap();
+        let said = decode_batch::<WorkerReport>(&message.body, MAX).unwrap();
+        // In the order in which they were said: the last one counts.
+        let elsewhere: Vec<u32> = said.iter().map(|report| report.elsewhere).collect();
+        let expected: Vec<u32> = (from..100).step_by(2).collect();
+        assert_eq!(elsewhere, expected);
+    }
+}
+
+#[tokio::test]
+async fn reports_to_more_owners_than_there_can_be_are_refused() {
+    let http = Http::new();
+    let mut reports: Vec<Value> = (0..64)
+        .map(|_| json!({"owner": OwnerId::fresh()}))
+        .collect();
+    reports.push(reports[0].clone());
+    let answer = http.says(json!({"reports": reports})).await;
+    assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
+    reports.push(json!({"owner": OwnerId::fresh()}));
+    let answer = http.says(json!({"reports": reports})).await;
+    assert_eq!(
+        answer.error(),
+        (422, "INVALID_INPUT", "reports.65.owner"),
+        "{answer:?}"
+    );
+    assert!(answer.body.to_string().contains("64 owners"), "{answer:?}");
+}
+
+#[tokio::test]
 async fn ends_that_nobody_keeps_are_to_be_told_again() {
     let http = Http::new();
     let end = json!({"execution_id": 256, "attempt": 1, "action_id": 7, "status": "failed"});
