@@ -12,6 +12,8 @@ use crate::error::ApiError;
 
 /// How many pieces of such work run at once.
 const MAX_THREADS: usize = 4;
+/// How many of those that match patterns, which can take longest: they never keep others waiting.
+const MATCHING_THREADS: usize = 2;
 /// Schemas that refer to themselves are checked by functions that call themselves.
 const STACK_BYTES: usize = 16 * 1024 * 1024;
 
@@ -20,6 +22,7 @@ const STACK_BYTES: usize = 16 * 1024 * 1024;
 /// process by that.
 pub(crate) struct Aside {
     threads: Arc<Semaphore>,
+    matching: Arc<Semaphore>,
     /// The texts of what is parsed to trees, here and elsewhere.
     pub(crate) parsed: Budget,
 }
@@ -28,10 +31,30 @@ pub(crate) struct Aside {
 /// take the threads from all others.
 pub(crate) type Line = Arc<Mutex<()>>;
 
+/// What kind of work it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// It matches patterns, or compiles them.
+    Patterns,
+    /// Any other.
+    Plain,
+}
+
+impl Kind {
+    /// Of work with a schema of so many patterns.
+    pub(crate) fn of(patterns: usize) -> Self {
+        match patterns {
+            0 => Self::Plain,
+            _ => Self::Patterns,
+        }
+    }
+}
+
 impl Aside {
     pub(crate) fn new() -> Self {
         Self {
             threads: Arc::new(Semaphore::new(MAX_THREADS)),
+            matching: Arc::new(Semaphore::new(MATCHING_THREADS)),
             parsed: Budget::of_parsed(),
         }
     }
@@ -43,7 +66,7 @@ impl Aside {
     /// has panicked.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
-        line: &Line,
+        (line, kind): (&Line, Kind),
         text_bytes: usize,
         deadline: Instant,
         problem: &str,
@@ -52,7 +75,11 @@ impl Aside {
         let too_long = || ApiError::unavailable("OVERLOADED", problem);
         let answered = timeout_at(deadline, async {
             let turn = Arc::clone(line).lock_owned().await;
-            let thread = Arc::clone(&self.threads)
+            let threads = match kind {
+                Kind::Patterns => &self.matching,
+                Kind::Plain => &self.threads,
+            };
+            let thread = Arc::clone(threads)
                 .acquire_owned()
                 .await
                 .expect("nobody closes this semaphore");
@@ -98,18 +125,32 @@ mod tests {
         let (slow, other) = (Line::default(), Line::default());
         let (end, ended) = mpsc::channel::<()>();
         let stuck = aside
-            .run(&slow, 1, soon(), "slow", move || ended.recv())
+            .run((&slow, Kind::Plain), 1, soon(), "slow", move || {
+                ended.recv()
+            })
             .await;
         let error = stuck.unwrap_err();
         assert_eq!(
             (error.status.as_u16(), &*error.detail.message),
             (503, "slow")
         );
-        let behind = aside.run(&slow, 1, soon(), "slow", || 1).await;
+        let behind = aside
+            .run((&slow, Kind::Plain), 1, soon(), "slow", || 1)
+            .await;
         assert_eq!(behind.unwrap_err().detail.code, "OVERLOADED");
-        assert_eq!(aside.run(&other, 1, late(), "slow", || 2).await, Ok(2));
+        assert_eq!(
+            aside
+                .run((&other, Kind::Plain), 1, late(), "slow", || 2)
+                .await,
+            Ok(2)
+        );
         end.send(()).unwrap();
-        assert_eq!(aside.run(&slow, 1, late(), "slow", || 3).await, Ok(3));
+        assert_eq!(
+            aside
+                .run((&slow, Kind::Plain), 1, late(), "slow", || 3)
+                .await,
+            Ok(3)
+        );
     }
 
     #[tokio::test]
@@ -117,9 +158,29 @@ mod tests {
         let aside = Aside::new();
         let line = Line::default();
         for _ in 0..=MAX_THREADS {
-            let outcome = aside.run(&line, 1, late(), "slow", || panic!("on purpose"));
+            let outcome = aside.run((&line, Kind::Plain), 1, late(), "slow", || {
+                panic!("on purpose")
+            });
             let outcome: Result<(), ApiError> = outcome.await;
             assert_eq!(outcome.unwrap_err().status.as_u16(), 500);
         }
+    }
+
+    #[tokio::test]
+    async fn patterns_keep_nobody_else_waiting() {
+        let aside = Aside::new();
+        let mut ends = Vec::new();
+        for _ in 0..MATCHING_THREADS {
+            let (end, ended) = mpsc::channel::<()>();
+            let line = (&Line::default(), Kind::Patterns);
+            let stuck = aside.run(line, 1, soon(), "slow", move || ended.recv());
+            assert_eq!(stuck.await.unwrap_err().detail.code, "OVERLOADED");
+            ends.push(end);
+        }
+        let more = (&Line::default(), Kind::Patterns);
+        let more = aside.run(more, 1, soon(), "slow", || 1).await;
+        assert_eq!(more.unwrap_err().detail.code, "OVERLOADED");
+        let plain = (&Line::default(), Kind::Plain);
+        assert_eq!(aside.run(plain, 1, late(), "slow", || 2).await, Ok(2));
     }
 }

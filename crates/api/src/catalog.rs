@@ -12,9 +12,10 @@ use serde_json::Value;
 use tokio::time::Instant;
 use tracing::error;
 
-use crate::aside::{Aside, Line};
+use crate::aside::{Aside, Kind, Line};
 use crate::budget::{SMALL_BODY, Share};
 use crate::error::ApiError;
+use crate::extent::Extent;
 use crate::schema::ParameterSchema;
 
 /// How long an action is used without asking the store again. A change made through another
@@ -43,7 +44,7 @@ pub(crate) struct Known {
 }
 
 impl Known {
-    fn new(action: Action, schema: Option<Result<ParameterSchema, Reject>>) -> Self {
+    fn new(action: Action, schema: Option<Result<ParameterSchema, Reject>>, line: Line) -> Self {
         if let Some(Err(reject)) = &schema {
             error!(
                 action.r#ref = %action.spec.action_ref,
@@ -54,7 +55,7 @@ impl Known {
         Self {
             action,
             schema: schema.map(|compiled| compiled.map(Arc::new)),
-            line: Line::default(),
+            line,
         }
     }
 
@@ -98,9 +99,11 @@ impl Known {
             return Ok(check_text(&schema, text)?);
         }
         let text = submission.parameters.clone();
+        let kind = Kind::of(schema.patterns());
         let work = move || check_text(&schema, text.get());
         let bytes = submission.parameters.get().len();
-        let checked = aside.run(&self.line, bytes, deadline, &problem, work);
+        let line = (&self.line, kind);
+        let checked = aside.run(line, bytes, deadline, &problem, work);
         Ok(checked.await??)
     }
 }
@@ -123,11 +126,11 @@ pub(crate) async fn compile(
 ) -> Result<Result<ParameterSchema, Reject>, ApiError> {
     let problem = "the schema in `parameters` could not be compiled in time, and nothing was \
                    done; repeat it later, or simplify it";
+    let kind = Kind::of(Extent::patterns_in(schema));
     let schema = schema.clone();
     let work = move || ParameterSchema::compile(&schema);
-    aside
-        .run(&Line::default(), 0, deadline, problem, work)
-        .await
+    let line = (&Line::default(), kind);
+    aside.run(line, 0, deadline, problem, work).await
 }
 
 /// An action in the cache.
@@ -266,10 +269,14 @@ impl Catalog {
         let action_ref = action.spec.action_ref.clone();
         let kept = self.cache.get(&action_ref);
         // The usual case: nothing has changed, so nothing is compiled.
+        let before = kept.clone();
         if let Some(entry) = kept.filter(|entry| entry.known.is_as_new_as(&action)) {
             *entry.ask_after() = now + FRESH;
             return Ok(Arc::clone(&entry.known));
         }
+        // The same for all its versions: whoever changes it again and again has one thread, too.
+        let line = before.map(|entry| Arc::clone(&entry.known.line));
+        let line = line.unwrap_or_default();
         let compiled = match &action.spec.parameters {
             None => None,
             Some(schema) => match compile(schema, &self.aside, deadline).await {
@@ -280,7 +287,7 @@ impl Catalog {
                 }
             },
         };
-        let known = Arc::new(Known::new(action, compiled));
+        let known = Arc::new(Known::new(action, compiled, line));
         // Two that learn at once may leave the older one, for as long as it is fresh.
         let entry = Arc::new(Entry::new(Arc::clone(&known), now));
         self.cache.insert(action_ref, entry);
@@ -352,7 +359,10 @@ mod tests {
     #[test]
     fn one_asks_and_the_others_use_what_is_there() {
         let start = Instant::now();
-        let entry = Entry::new(Arc::new(Known::new(action("a.b", 1), None)), start);
+        let entry = Entry::new(
+            Arc::new(Known::new(action("a.b", 1), None, Line::default())),
+            start,
+        );
         assert!(entry.is_fresh(start));
         let later = start + FRESH;
         assert!(!entry.is_fresh(later));

@@ -8,6 +8,8 @@
 use attune_core::Reject;
 use serde_json::Value;
 
+use crate::matching::{Places, Step};
+
 /// How long a schema may be, as JSON, in bytes.
 const MAX_BYTES: usize = 64 * 1024;
 /// How many patterns a schema may have.
@@ -50,11 +52,11 @@ pub(crate) struct Extent {
 }
 
 impl Extent {
-    /// Measures a schema.
+    /// Measures a schema, and finds its patterns.
     ///
     /// # Errors
     /// A [`Reject`] when it is too large to be used.
-    pub(crate) fn of(schema: &Value) -> Result<Self, Reject> {
+    pub(crate) fn of(schema: &Value) -> Result<(Self, Places), Reject> {
         Self::check_size(schema)?;
         let mut text = Text::default();
         text.read(schema, true);
@@ -67,6 +69,8 @@ impl Extent {
         let mut unfolding = Unfolding {
             root: schema,
             open: Vec::new(),
+            path: Vec::new(),
+            places: Places::default(),
             unknown_targets: text.unknown_targets,
             extent: Self {
                 patterns: text.patterns,
@@ -74,7 +78,14 @@ impl Extent {
             },
         };
         unfolding.schema(schema)?;
-        Ok(unfolding.extent)
+        Ok((unfolding.extent, unfolding.places))
+    }
+
+    /// How many patterns are in the text of a schema.
+    pub(crate) fn patterns_in(schema: &Value) -> usize {
+        let mut text = Text::default();
+        text.read(schema, true);
+        text.patterns
     }
 
     /// Refuses a schema whose text is too long; quick, whatever it is.
@@ -116,6 +127,22 @@ fn holds_data(keyword: &str) -> bool {
         keyword,
         "enum" | "const" | "default" | "example" | "examples"
     )
+}
+
+/// What of a value the schemas of this keyword check, unless it is the value itself.
+fn step_of(keyword: &str) -> Option<Step> {
+    match keyword {
+        "allOf" | "anyOf" | "oneOf" | "not" | "if" | "then" | "else" => None,
+        "items"
+        | "prefixItems"
+        | "additionalItems"
+        | "unevaluatedItems"
+        | "contains"
+        | "additionalProperties"
+        | "unevaluatedProperties" => Some(Step::Each),
+        "propertyNames" => Some(Step::Names),
+        _ => Some(Step::Below),
+    }
 }
 
 /// What the text of a schema tells without following references.
@@ -166,6 +193,9 @@ struct Unfolding<'a> {
     root: &'a Value,
     /// The schemas in which the walk is.
     open: Vec<&'a Value>,
+    /// What of the parameters the schema checks in which it is.
+    path: Vec<Step>,
+    places: Places,
     unknown_targets: bool,
     extent: Extent,
 }
@@ -208,14 +238,40 @@ impl<'a> Unfolding<'a> {
             (keyword, Value::Object(_)) if holds_definitions(keyword) && !self.unknown_targets => {
                 Ok(())
             }
+            ("pattern", Value::String(pattern)) => {
+                self.places.note(&self.path, pattern);
+                Ok(())
+            }
+            ("properties", Value::Object(named)) => named.iter().try_for_each(|(name, named)| {
+                let step = self.places.member(name);
+                self.within(Some(step), named)
+            }),
+            ("patternProperties", Value::Object(named)) => {
+                named.iter().try_for_each(|(pattern, named)| {
+                    self.path.push(Step::Names);
+                    // Once more by whatever checks the others.
+                    self.places.note(&self.path, pattern);
+                    self.places.note(&self.path, pattern);
+                    self.path.pop();
+                    self.within(Some(Step::Each), named)
+                })
+            }
             (keyword, Value::Object(named)) if holds_named(keyword) => {
                 named.values().try_for_each(|named| self.nested(named))
             }
             (keyword, _) => {
                 self.extent.branches |= BRANCHES.contains(&keyword);
-                self.nested(value)
+                self.within(step_of(keyword), value)
             }
         }
+    }
+
+    fn within(&mut self, step: Option<Step>, value: &'a Value) -> Result<(), Reject> {
+        let length = self.path.len();
+        self.path.extend(step);
+        let outcome = self.nested(value);
+        self.path.truncate(length);
+        outcome
     }
 
     /// Whatever it is for: a keyword that is not known counts as if it held schemas.
@@ -236,10 +292,12 @@ impl<'a> Unfolding<'a> {
             .and_then(|pointer| self.root.pointer(pointer));
         let Some(target) = target else {
             self.extent.recursive = true;
+            self.places.loops += 1;
             return self.grow(UNKNOWN_PARTS);
         };
         if self.open.iter().any(|open| std::ptr::eq(*open, target)) {
             self.extent.recursive = true;
+            self.places.loops += 1;
             return Ok(());
         }
         self.schema(target)
@@ -265,7 +323,7 @@ mod tests {
     use super::*;
 
     fn message(schema: &Value) -> String {
-        let reject = Extent::of(schema).unwrap_err();
+        let reject = Extent::of(schema).err().unwrap();
         assert_eq!(reject.field.as_deref(), Some("parameters"));
         reject.message
     }
@@ -298,13 +356,13 @@ mod tests {
             recursive: false,
             branches: false,
         };
-        assert_eq!(Extent::of(&schema), Ok(extent));
+        assert_eq!(Extent::of(&schema).unwrap().0, extent);
     }
 
     #[test]
     fn references_count_each_time() {
         let doubled = |before: Value| json!({"anyOf": [before, before]});
-        let extent = Extent::of(&chain(8, doubled)).unwrap();
+        let (extent, _) = Extent::of(&chain(8, doubled)).unwrap();
         assert!(extent.branches && !extent.recursive && extent.parts > 512);
         assert!(message(&chain(25, doubled)).contains("10000 parts"));
         let by_name = |before: Value| json!({"properties": {"a": before, "b": before}});
@@ -321,7 +379,7 @@ mod tests {
     #[test]
     fn recursion_is_one_level_and_a_web_of_it_is_refused() {
         let tree = json!({"properties": {"left": {"$ref": "#"}, "right": {"$ref": "#"}}});
-        let extent = Extent::of(&tree).unwrap();
+        let (extent, _) = Extent::of(&tree).unwrap();
         assert!(extent.recursive && !extent.branches && extent.parts < 10);
 
         let all: Vec<Value> = (0..12)
@@ -340,10 +398,10 @@ mod tests {
             let refs = vec![json!({"$ref": "#name"}); count];
             json!({"$defs": {"a": {"$anchor": "name"}}, "prefixItems": refs})
         };
-        assert!(Extent::of(&named(5)).unwrap().recursive);
+        assert!(Extent::of(&named(5)).unwrap().0.recursive);
         assert!(message(&named(11)).contains("JSON pointer"));
         let moved = json!({"properties": {"a": {"$id": "x", "$ref": "#/$defs/n"}}});
-        assert!(Extent::of(&moved).unwrap().recursive);
+        assert!(Extent::of(&moved).unwrap().0.recursive);
     }
 
     #[test]

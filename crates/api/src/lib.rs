@@ -28,6 +28,7 @@ mod events;
 mod extent;
 pub mod health;
 mod layers;
+mod matching;
 mod options;
 mod policies;
 mod polls;

@@ -3,17 +3,11 @@
 use attune_core::Reject;
 use attune_core::foreign::cut;
 use jsonschema::error::ValidationErrorKind;
-use jsonschema::{PatternOptions, ValidationError, Validator};
+use jsonschema::{ValidationError, Validator};
 use serde_json::Value;
 
 use crate::extent::Extent;
-
-/// How large a compiled pattern may be, in bytes. At the worst a text takes as many steps as it
-/// has bytes for each state of the pattern, so this bounds how long one can take.
-const PATTERN_BYTES: usize = 128 * 1024;
-/// What the engine may remember of a pattern while it reads texts, in bytes. It is kept with the
-/// schema, for each thread that uses it.
-const PATTERN_CACHE_BYTES: usize = 256 * 1024;
+use crate::matching::{self, Matching, PATTERN_BYTES};
 
 /// A check that can be no more work than this is done at once: parts of the schema times bytes
 /// of the parameters. At the worst some milliseconds.
@@ -27,6 +21,7 @@ const MAX_PLACE: usize = 200;
 pub(crate) struct ParameterSchema {
     validator: Validator,
     extent: Extent,
+    matching: Matching,
 }
 
 impl ParameterSchema {
@@ -36,18 +31,15 @@ impl ParameterSchema {
     /// A [`Reject`] that names the place in the schema.
     pub(crate) fn compile(schema: &Value) -> Result<Self, Reject> {
         // Before anything else: what is too large may be too much for the compiler as well.
-        let extent = Extent::of(schema)?;
-        jsonschema::options()
-            .with_pattern_options(
-                // Not the one that goes back over a text: it can take minutes, and no bound on
-                // its steps holds inside a look-behind.
-                PatternOptions::regex()
-                    .size_limit(PATTERN_BYTES)
-                    .dfa_size_limit(PATTERN_CACHE_BYTES),
-            )
+        let (extent, places) = Extent::of(schema)?;
+        let validator = matching::options(PATTERN_BYTES)
             .build(schema)
-            .map(|validator| Self { validator, extent })
-            .map_err(|error| broken_schema(&error))
+            .map_err(|error| broken_schema(&error))?;
+        Ok(Self {
+            validator,
+            extent,
+            matching: places.weigh(),
+        })
     }
 
     /// How many patterns it has compiled.
@@ -58,7 +50,7 @@ impl ParameterSchema {
     /// Whether parameters of so many bytes are checked in no time, whatever they are.
     pub(crate) fn is_light_for(&self, bytes: usize) -> bool {
         let work = self.extent.parts.saturating_mul(bytes);
-        !self.extent.recursive && self.extent.patterns == 0 && work <= LIGHT_WORK
+        !self.extent.recursive && work <= LIGHT_WORK && self.matching.is_light_for(bytes)
     }
 
     /// Whether looking for the first error costs no more than seeing that there is one. Where a
@@ -72,6 +64,7 @@ impl ParameterSchema {
     /// # Errors
     /// A [`Reject`] that names the first field that is wrong, where that is cheap to find.
     pub(crate) fn check(&self, parameters: &Value) -> Result<(), Reject> {
+        self.matching.check(parameters)?;
         if self.validator.is_valid(parameters) {
             return Ok(());
         }
@@ -294,7 +287,10 @@ mod tests {
         let object = json!({"properties": {"a": {"type": "string"}}});
         assert!(light(object.clone(), 10_000));
         assert!(!light(object, 1_000_000));
-        assert!(!light(json!({"properties": {"a": {"pattern": "x"}}}), 10));
+        let pattern = |pattern: &str| json!({"properties": {"a": {"pattern": pattern}}});
+        assert!(light(pattern("^[a-z]+$"), 1000));
+        assert!(!light(pattern("^[a-z]+$"), 100_000));
+        assert!(!light(pattern("[ab]*a[ab]{0,880}d"), 1000));
         assert!(!light(json!({"properties": {"a": {"$ref": "#"}}}), 10));
     }
 
@@ -354,6 +350,94 @@ mod tests {
         }
         let reject = broken(json!({"properties": {"a": {"pattern": "(?<=a+)b"}}}));
         assert!(reject.message.contains("`(?<=a+)b`"), "{reject}");
+    }
+
+    /// Texts of a and b for which the engine cannot remember what it has seen.
+    fn hard(bytes: usize) -> String {
+        let mut seed = 1_u64;
+        let mut letter = || {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            if seed >> 63 == 0 { 'a' } else { 'b' }
+        };
+        (0..bytes).map(|_| letter()).collect()
+    }
+
+    fn hard_pattern(n: usize) -> Value {
+        json!({"pattern": format!("[ab]*a[ab]{{{n},{}}}d", 880 - n)})
+    }
+
+    #[test]
+    fn more_text_than_the_patterns_can_be_matched_with_is_refused_at_once() {
+        let many: Vec<Value> = (0..100).map(hard_pattern).collect();
+        let named: serde_json::Map<String, Value> = (0..50)
+            .map(|n| (format!("[ab]*a[ab]{{{n},{}}}d", 880 - n), json!({})))
+            .collect();
+        let often = vec![json!({"$ref": "#/$defs/p"}); 500];
+        let text = hard(200_000);
+        for (schema, parameters, field) in [
+            (
+                json!({"properties": {"a": {"anyOf": many}}}),
+                json!({"a": text}),
+                "parameters.a",
+            ),
+            (
+                json!({"$defs": {"p": hard_pattern(0)}, "properties": {"a": {"items": {"anyOf": often}}}}),
+                json!({"a": [text]}),
+                "parameters.a",
+            ),
+            (
+                json!({"properties": {"a": {"patternProperties": named}}}),
+                json!({"a": {text.as_str(): 1}}),
+                "parameters.a",
+            ),
+            (
+                json!({"propertyNames": {"anyOf": many}}),
+                json!({text.as_str(): 1}),
+                "parameters",
+            ),
+            (
+                json!({"anyOf": many, "additionalProperties": {"$ref": "#"}}),
+                json!({"a": {"b": text}}),
+                "parameters",
+            ),
+            (
+                json!({"items": {"properties": {"a": {"anyOf": many}}}}),
+                Value::from(vec![json!({"a": "ab"}); 5000]),
+                "parameters",
+            ),
+        ] {
+            let started = std::time::Instant::now();
+            let compiled = ParameterSchema::compile(&schema).unwrap();
+            let reject = compiled.check(&parameters).unwrap_err();
+            assert_eq!(reject.field.as_deref(), Some(field), "{reject}");
+            assert!(reject.message.contains("more text than"), "{reject}");
+            assert!(started.elapsed().as_secs() < 60, "{schema}");
+        }
+    }
+
+    #[test]
+    fn patterns_count_only_for_the_texts_that_they_meet() {
+        let mut properties: serde_json::Map<String, Value> = (0..20)
+            .map(|n| {
+                let pattern = format!("^[a-zA-Z0-9._-]{{1,{}}}$", 200 + n);
+                (
+                    format!("p{n}"),
+                    json!({"type": "string", "pattern": pattern}),
+                )
+            })
+            .collect();
+        properties.insert("script".to_owned(), json!({"type": "string"}));
+        let item = json!({"properties": properties});
+        let schema = json!({"properties": {"list": {"items": item}, "one": item}});
+        let schema = ParameterSchema::compile(&schema).unwrap();
+        let one =
+            json!({"p0": "x".repeat(100), "p19": "y".repeat(200), "script": "z ".repeat(300_000)});
+        let list = vec![json!({"p0": "x".repeat(100), "p7": "y".repeat(100)}); 100];
+        assert_eq!(schema.check(&json!({"one": one, "list": list})), Ok(()));
+        // A small pattern may meet as much as a body can hold.
+        let schema = json!({"properties": {"a": {"pattern": r"^\S+$"}}});
+        let schema = ParameterSchema::compile(&schema).unwrap();
+        assert_eq!(schema.check(&json!({"a": "x".repeat(1_000_000)})), Ok(()));
     }
 
     #[test]

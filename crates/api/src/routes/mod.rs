@@ -37,7 +37,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::answers::AnswerMemory;
-use crate::aside::{Aside, Line};
+use crate::aside::{Aside, Kind, Line};
 use crate::budget::{Budget, SMALL_BODY, Share};
 use crate::catalog::Catalog;
 use crate::error::ApiError;
@@ -99,8 +99,8 @@ impl Shared {
             return Ok((read(&body)?, share));
         }
         // The share is held already, so that what was read counts until it is dropped.
-        let aside = &self.aside;
-        let read = aside.run(&self.documents, 0, deadline, problem, move || read(&body));
+        let (aside, line) = (&self.aside, (&self.documents, Kind::Plain));
+        let read = aside.run(line, 0, deadline, problem, move || read(&body));
         Ok((read.await??, share))
     }
 }

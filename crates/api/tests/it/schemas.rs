@@ -136,6 +136,24 @@ async fn patterns_that_could_take_minutes_are_refused_when_an_action_is_applied(
 }
 
 #[tokio::test]
+async fn more_text_than_patterns_can_be_matched_with_is_refused_at_once() {
+    let ways: Vec<Value> = (0..100)
+        .map(|n| json!({"pattern": format!("[ab]*a[ab]{{{n},{}}}d", 880 - n)}))
+        .collect();
+    let api = api(&json!({"properties": {"a": {"anyOf": ways}, "b": {}}})).await;
+    let text = "ab".repeat(400_000);
+    let refused = submit(&api, &json!({"a": text})).await;
+    assert_eq!(refused.error(), (422, "INVALID_INPUT", "parameters.a"));
+    assert!(
+        refused.body.to_string().contains("send less text"),
+        "{refused:?}"
+    );
+    // What no pattern meets may be as long as ever.
+    let taken = submit(&api, &json!({"a": "abd", "b": text})).await;
+    assert_eq!(taken.status.as_u16(), 201, "{taken:?}");
+}
+
+#[tokio::test]
 async fn what_is_parsed_at_once_is_bounded() {
     // Each of its million bytes of text becomes 65 of a tree, and the schema makes it no light
     // check.
