@@ -50,7 +50,7 @@ pub(crate) async fn explain(
     let explanation = match answer {
         Ok(accepted) => accepted.explanation,
         Err(ClientError::Rejected(reject)) if reject.code == RejectCode::AlreadyEnded => None,
-        Err(error @ (ClientError::NotConfirmed { .. } | ClientError::Unroutable(_))) => {
+        Err(ClientError::NotConfirmed { .. } | ClientError::Unroutable(_)) => {
             return Err(no_answer(&app, id).await?);
         }
         Err(error) => return Err(error.into()),
