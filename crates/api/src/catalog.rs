@@ -380,6 +380,16 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn versions_of_an_action_share_their_turn() {
+        let catalog = catalog();
+        let first = learn(&catalog, action("a.b", 1)).await;
+        let second = learn(&catalog, action("a.b", 2)).await;
+        let other = learn(&catalog, action("a.c", 1)).await;
+        assert!(Arc::ptr_eq(&first.line, &second.line));
+        assert!(!Arc::ptr_eq(&first.line, &other.line));
+    }
+
+    #[tokio::test]
     async fn many_actions_stay_known_and_large_schemas_make_room() {
         let catalog = catalog();
         let names: Vec<ActionRef> = (0..50_000)
