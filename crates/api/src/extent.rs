@@ -191,8 +191,8 @@ fn pointer_of(reference: &str) -> Option<&str> {
 /// A walk through a schema that follows references.
 struct Unfolding<'a> {
     root: &'a Value,
-    /// The schemas in which the walk is.
-    open: Vec<&'a Value>,
+    /// The schemas in which the walk is, each with how long the path was there.
+    open: Vec<(&'a Value, usize)>,
     /// What of the parameters the schema checks in which it is.
     path: Vec<Step>,
     places: Places,
@@ -212,7 +212,7 @@ impl<'a> Unfolding<'a> {
                  what it refers to: shorten the chains of references"
             )));
         }
-        self.open.push(schema);
+        self.open.push((schema, self.path.len()));
         let unevaluated = ["unevaluatedProperties", "unevaluatedItems"];
         let times = match unevaluated.iter().any(|it| keywords.contains_key(*it)) {
             true => UNEVALUATED_FACTOR,
@@ -292,12 +292,14 @@ impl<'a> Unfolding<'a> {
             .and_then(|pointer| self.root.pointer(pointer));
         let Some(target) = target else {
             self.extent.recursive = true;
-            self.places.loops += 1;
+            self.places.note_loop(&[]);
             return self.grow(UNKNOWN_PARTS);
         };
-        if self.open.iter().any(|open| std::ptr::eq(*open, target)) {
+        let mut open = self.open.iter();
+        if let Some((_, from)) = open.find(|(open, _)| std::ptr::eq(*open, target)) {
             self.extent.recursive = true;
-            self.places.loops += 1;
+            self.places
+                .note_loop(self.path.get(*from..).unwrap_or_default());
             return Ok(());
         }
         self.schema(target)

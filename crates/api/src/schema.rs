@@ -416,6 +416,22 @@ mod tests {
     }
 
     #[test]
+    fn a_text_to_which_a_schema_comes_in_many_ways_counts_for_each() {
+        let tree = |ways: &[&str]| {
+            let ways = ways
+                .iter()
+                .map(|name| json!({"properties": {*name: {"$ref": "#"}}}));
+            let mut ways: Vec<Value> = ways.collect();
+            ways.push(hard_pattern(0));
+            ParameterSchema::compile(&json!({"anyOf": ways})).unwrap()
+        };
+        let text = json!({"a": {"a": "b".repeat(10_000)}});
+        assert_eq!(tree(&["a", "b", "c"]).check(&text), Ok(()));
+        let reject = tree(&["a", "a", "a"]).check(&text).unwrap_err();
+        assert!(reject.message.contains("more text than"), "{reject}");
+    }
+
+    #[test]
     fn patterns_count_only_for_the_texts_that_they_meet() {
         let mut properties: serde_json::Map<String, Value> = (0..20)
             .map(|n| {
