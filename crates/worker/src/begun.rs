@@ -310,11 +310,13 @@ fn read(path: &Path, boot: Uuid) -> io::Result<Option<Option<Vec<Key>>>> {
     }
     let is_copy = header[OWN] != own(&file)?;
     if is_copy || header[MARK] == 0 {
-        let in_its_place = cgroup_in(header)?.is_some_and(|cgroup| {
+        // Of a life whose file is somewhere else nothing is to be ended here.
+        let cgroup = cgroup_in(header)?.filter(|_| !is_copy);
+        let in_its_place = cgroup.is_some_and(|cgroup| {
             let carried = &header[CARRIED];
             Uuid::from_slice(carried).is_ok_and(|mark| guard::ends_in_its_place(mark, &cgroup))
         });
-        if is_copy || !in_its_place {
+        if !in_its_place {
             let age = file.metadata()?.modified()?.elapsed();
             if age.is_ok_and(|age| age > LEFT_FOR) {
                 fs::remove_file(path)?;

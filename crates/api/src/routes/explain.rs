@@ -101,7 +101,8 @@ async fn no_answer(app: &App, id: ExecutionId) -> Result<ApiError, ApiError> {
         }
         None => format!(
             "nobody owns partition {partition} of execution {id} at this moment: it waits, and goes on when \
-             an executor has taken the partition over, which takes about as long as a lease; ask again in {RETRY_AFTER_SECONDS} s, and look at `attune cluster` if that lasts"
+             an executor has taken the partition over, which takes about as long as a lease; ask again in \
+             {RETRY_AFTER_SECONDS} s, and look at `attune cluster` if that lasts"
         ),
     };
     let mut error = ApiError::unavailable("NO_ANSWER", message);

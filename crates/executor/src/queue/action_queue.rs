@@ -432,7 +432,7 @@ mod tests;
 
 #[cfg(test)]
 #[path = "group_tests.rs"]
-mod group_tests;
+pub(super) mod group_tests;
 
 #[cfg(test)]
 #[path = "fair_tests.rs"]

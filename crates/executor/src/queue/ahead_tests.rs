@@ -1,12 +1,11 @@
 //! Tests of how many stand ahead of their slots.
 
 use attune_core::explain::Reason;
-use attune_core::{
-    ActionId, Attempt, Demand, Epoch, Flow, GroupKey, OrderRule, PartitionId, QueueTotals,
-};
+use attune_core::{ActionId, Attempt, Epoch, OrderRule, PartitionId, QueueTotals};
 
 use super::*;
 use crate::policy::{Extra, Share};
+use crate::queue::action_queue::group_tests::{RULE, demand};
 use crate::queue::{Blocked, Grant};
 
 /// One that waits in the order of its id.
@@ -21,20 +20,6 @@ fn waiting(execution_id: ExecutionId) -> Waiting {
         delayed: false,
         front: false,
         share: Share::default(),
-    }
-}
-
-/// By which executions demand what they do.
-const RULE: i64 = 7;
-
-fn demand(group: u8, cost: u16) -> Demand {
-    Demand {
-        rule: RULE,
-        group: GroupKey([group; 16]),
-        cost,
-        user: None,
-        rate: GroupKey::default(),
-        flow: Flow::default(),
     }
 }
 

@@ -10,7 +10,7 @@ use super::*;
 use crate::policy::{Extra, Share};
 use crate::queue::QueueFull;
 
-const RULE: i64 = 7;
+pub(in crate::queue) const RULE: i64 = 7;
 
 fn limits(max_concurrent: Option<u32>, group_limit: Option<u32>) -> QueueLimits {
     QueueLimits {
@@ -37,7 +37,7 @@ fn queue(max_concurrent: Option<u32>, group_limit: Option<u32>) -> ActionQueue {
     ActionQueue::new(ActionId(1), limits, QueueTotals::default())
 }
 
-fn demand(group: u8, cost: u16) -> Demand {
+pub(in crate::queue) fn demand(group: u8, cost: u16) -> Demand {
     Demand {
         rule: RULE,
         group: GroupKey([group; 16]),

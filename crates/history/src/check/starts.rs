@@ -15,8 +15,9 @@
 //! does not begin after [`PATIENCE`] of calm: by then the worker knows, or it is none.
 //!
 //! *Never begun.* What its owner gave back as never begun never begins, before or after. Only what a program
-//! wrote at its start counts here, or an end that a worker recorded of a run: a worker that cannot start a
-//! program takes an attempt, records that it begins it, and gives it back.
+//! wrote at its start counts here, an end that a worker recorded of a run, or a start that it recorded without
+//! any end: a worker that cannot start a program takes an attempt, records that it begins it and the end of
+//! that, and gives it back.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 

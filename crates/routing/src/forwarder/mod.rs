@@ -137,9 +137,8 @@ impl<R: Rules> Forwarder<R> {
     }
 
     /// Keeps a message that only a newer program can read, unless a later copy of it was seen, or too many wait
-    /// already: then it is a dead letter. Of two that
-    /// went back equally often the one that came last stays, because the broker certainly has it; it counts
-    /// as waiting as long as the other.
+    /// already: then it is a dead letter. Of two that went back equally often the one that came last stays,
+    /// because the broker certainly has it; it counts as waiting as long as the other.
     fn keep_newer(&mut self, now: Now, arrived: &Arrived, message_id: Uuid) {
         self.newer_seen = Some(now.elapsed);
         let reply_to = arrived.reply_to.as_deref();
