@@ -30,8 +30,10 @@ pub(super) struct Embedded {
     workers: u16,
     /// Where the workers record what they run.
     history: PathBuf,
-    /// Stops the roles, apart from the benchmark itself.
+    /// Stops the roles but the workers, apart from the benchmark itself.
     shutdown: Shutdown,
+    /// Stops the workers, which come first: what they ran is settled by the others.
+    of_workers: Shutdown,
     parts: Option<Parts>,
     in_process: Workers,
     stopped: bool,
@@ -44,6 +46,7 @@ impl Embedded {
             workers,
             history,
             shutdown: Shutdown::new(),
+            of_workers: Shutdown::new(),
             parts: None,
             in_process: Workers::default(),
             stopped: false,
@@ -68,7 +71,7 @@ impl Embedded {
         interrupt
             .phase("the actions", limit, nothing_fails(), preparing)
             .await?;
-        let (settings, shutdown) = (&self.settings, &self.shutdown);
+        let (settings, shutdown, of_workers) = (&self.settings, &self.shutdown, &self.of_workers);
         let starting = async {
             let (health, metrics) = (Health::new(), Metrics::new());
             let mut of_listener = settings.clone();
@@ -85,7 +88,7 @@ impl Embedded {
                 self.workers,
                 &self.history,
                 (&health, &metrics),
-                shutdown,
+                of_workers,
             );
             let workers = workers.await?;
             let view = running
@@ -127,7 +130,10 @@ impl Embedded {
 
     /// Resolves when a role has died; why is in the log and told by [`stop`](Self::stop).
     pub(super) async fn failure(&self) -> anyhow::Error {
-        self.shutdown.cancelled().await;
+        tokio::select! {
+            () = self.shutdown.cancelled() => {}
+            () = self.of_workers.cancelled() => {}
+        }
         anyhow!("a part of the system died")
     }
 
@@ -135,13 +141,13 @@ impl Embedded {
         if std::mem::replace(&mut self.stopped, true) || self.parts.is_none() {
             return Vec::new();
         }
-        self.shutdown.cancel();
-        let stopped = self.shutdown.wait(STOP).await;
-        stopped
-            .err()
-            .map(|error| error.to_string())
-            .into_iter()
-            .collect()
+        let mut failures = Vec::new();
+        for shutdown in [&self.of_workers, &self.shutdown] {
+            shutdown.cancel();
+            let stopped = shutdown.wait(STOP).await;
+            failures.extend(stopped.err().map(|error| error.to_string()));
+        }
+        failures
     }
 
     pub(super) async fn clean(&mut self) {

@@ -66,6 +66,8 @@ async fn bench(
     let output = run(folder.path(), &arguments, variables).await?;
     let errors = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{}: {errors}", output.status);
+    // Who settles what the workers have ended stops after them.
+    ensure!(!errors.contains("not settled in time"), "{errors}");
     ensure!(
         std::fs::read_dir(folder.path())?.next().is_none(),
         "files are left behind"
