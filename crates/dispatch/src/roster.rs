@@ -84,12 +84,18 @@ impl Roster {
         for life in lives {
             let worker = life.worker;
             gone.remove(&worker);
-            let known = self.lives.get_mut(&worker);
-            match known {
+            match self.lives.get_mut(&worker) {
                 Some(known) if known.life == life => continue,
-                Some(known) => known.life = life,
+                Some(known) => {
+                    let before = std::mem::replace(&mut known.life, life);
+                    if before.pool != known.life.pool {
+                        // What it holds, and what is known of it, goes with it.
+                        let place = known.place.take();
+                        self.enter(worker);
+                        self.leave(worker, &before.pool, place);
+                    }
+                }
                 None => {
-                    self.pools.entry(life.pool.clone()).or_default().lives += 1;
                     let known = Known {
                         life,
                         elsewhere: 0,
@@ -100,6 +106,7 @@ impl Roster {
                         place: None,
                     };
                     self.lives.insert(worker, known);
+                    self.enter(worker);
                 }
             }
             self.place(worker);
@@ -115,13 +122,26 @@ impl Roster {
             return;
         };
         self.rests.remove(&(known.rests_until, worker));
-        if let Some(pool) = self.pools.get_mut(&known.life.pool) {
+        self.leave(worker, &known.life.pool, known.place);
+    }
+
+    /// A life that is known serves its pool from now on.
+    fn enter(&mut self, worker: WorkerId) {
+        if let Some(known) = self.lives.get(&worker) {
+            let pool = self.pools.entry(known.life.pool.clone());
+            pool.or_default().lives += 1;
+        }
+    }
+
+    /// A life that had this place in a pool serves it no longer.
+    fn leave(&mut self, worker: WorkerId, name: &str, place: Option<(u64, u64)>) {
+        if let Some(pool) = self.pools.get_mut(name) {
             pool.lives -= 1;
-            if let Some(place) = known.place {
+            if let Some(place) = place {
                 pool.open.remove(&(place, worker));
             }
             if pool.lives == 0 {
-                self.pools.remove(&known.life.pool);
+                self.pools.remove(name);
             }
         }
     }
@@ -386,145 +406,5 @@ impl Roster {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use attune_core::{Attempt, ExecutionId};
-
-    fn life(worker: WorkerId, slots: u32) -> Life {
-        Life {
-            worker,
-            pool: "default".to_owned(),
-            slots,
-            draining: false,
-        }
-    }
-
-    fn key(id: i64) -> Key {
-        (ExecutionId(id), Attempt(1))
-    }
-
-    #[test]
-    fn the_least_loaded_is_chosen_and_equals_take_turns() {
-        let (one, two) = (WorkerId::fresh(), WorkerId::fresh());
-        let mut roster = Roster::default();
-        roster.set([life(one, 2), life(two, 4)]);
-        let mut chosen = Vec::new();
-        for id in 0..6 {
-            let worker = roster.choose("default").unwrap();
-            roster.hold(worker, key(id), false);
-            chosen.push(worker);
-        }
-        assert_eq!(roster.choose("default"), None);
-        assert_eq!(chosen.iter().filter(|worker| **worker == one).count(), 2);
-        assert_ne!(chosen[0], chosen[1]);
-        roster.free(one, key(77));
-        assert_eq!(roster.choose("default"), None, "nothing was freed");
-        let held = roster.held_by(one)[0];
-        roster.free(one, held);
-        assert_eq!(roster.choose("default"), Some(one));
-        // Said twice it frees nothing more.
-        roster.free(one, held);
-        assert_eq!(roster.held(one), 1);
-    }
-
-    #[test]
-    fn who_drains_is_cut_off_or_full_of_others_gets_nothing() {
-        let worker = WorkerId::fresh();
-        let mut roster = Roster::default();
-        roster.set([life(worker, 2)]);
-        roster.note_elsewhere(10, worker, 2);
-        assert!(!roster.has_room("default"));
-        roster.forget_elsewhere(10);
-        assert!(!roster.has_room("default"));
-        roster.forget_elsewhere(11);
-        assert!(
-            roster.has_room("default"),
-            "who says nothing more has nothing more"
-        );
-        roster.note_elsewhere(20, worker, 1);
-        assert!(roster.has_room("default"));
-        roster.note_reach(worker, false);
-        assert!(!roster.has_room("default"));
-        roster.note_reach(worker, true);
-        assert!(roster.has_room("default"));
-        roster.set([Life {
-            draining: true,
-            ..life(worker, 2)
-        }]);
-        assert!(!roster.has_room("default"));
-        assert_eq!(roster.lives_of("default"), 1);
-        roster.set([]);
-        assert_eq!(roster.lives_of("default"), 0);
-        assert!(!roster.knows(worker));
-    }
-
-    #[test]
-    fn who_has_given_something_back_rests_for_a_while() {
-        let worker = WorkerId::fresh();
-        let mut roster = Roster::default();
-        roster.set([life(worker, 2)]);
-        roster.rest(worker, 50);
-        roster.rest(worker, 40);
-        roster.wake(49);
-        assert!(!roster.has_room("default"));
-        assert_eq!(roster.wake_at(), Some(50));
-        roster.wake(50);
-        assert!(roster.has_room("default"));
-        assert_eq!(roster.wake_at(), None);
-        roster.rest(worker, 90);
-        roster.set([]);
-        assert_eq!(roster.wake_at(), None);
-    }
-
-    #[test]
-    fn who_is_preferred_is_chosen_while_it_has_room() {
-        let (one, two) = (WorkerId::fresh(), WorkerId::fresh());
-        let mut roster = Roster::default();
-        roster.set([life(one, 2), life(two, 9)]);
-        roster.hold(one, key(1), false);
-        assert_eq!(roster.choose("default"), Some(two));
-        assert_eq!(roster.choose_rather("default", one, 2), Some(one));
-        assert_eq!(roster.choose_rather("default", one, 3), Some(two));
-        assert_eq!(roster.choose_rather("other", one, 2), None);
-        roster.hold(one, key(2), false);
-        assert_eq!(roster.choose_rather("default", one, 2), Some(two));
-    }
-
-    #[test]
-    fn who_stands_ahead_takes_no_room() {
-        let worker = WorkerId::fresh();
-        let mut roster = Roster::default();
-        roster.set([life(worker, 2)]);
-        roster.hold(worker, key(1), false);
-        roster.hold(worker, key(2), true);
-        roster.hold(worker, key(3), true);
-        assert!(roster.has_room("default"));
-        assert_eq!(roster.held_by(worker), [key(1), key(2), key(3)]);
-        roster.free(worker, key(3));
-        roster.hold(worker, key(2), false);
-        roster.hold(worker, key(2), false);
-        assert_eq!(roster.held(worker), 2);
-        assert!(!roster.has_room("default"));
-        assert!(roster.may_lead(worker, "default", 2));
-        assert!(!roster.may_lead(worker, "default", 3));
-        assert!(!roster.may_lead(worker, "other", 2));
-        roster.rest(worker, 50);
-        assert!(!roster.may_lead(worker, "default", 2));
-        roster.free(worker, key(1));
-        roster.free(worker, key(2));
-        assert_eq!(roster.held(worker), 0);
-        assert_eq!(roster.held_by(worker), []);
-    }
-
-    #[test]
-    fn what_is_held_counts_before_its_life_is_known() {
-        let worker = WorkerId::fresh();
-        let mut roster = Roster::default();
-        roster.hold(worker, key(1), false);
-        roster.hold(worker, key(1), false);
-        roster.set([life(worker, 1)]);
-        assert!(!roster.has_room("default"));
-        roster.forget_partition(ExecutionId(1).partition());
-        assert!(roster.has_room("default"));
-    }
-}
+#[path = "roster_tests.rs"]
+mod tests;

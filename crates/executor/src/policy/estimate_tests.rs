@@ -101,3 +101,32 @@ fn where_only_groups_have_limits_they_use_nothing_up_for_one_another() {
     let wait = wait(&scene, &times).expect("half of what comes free is left");
     assert!((1_000.0..20_000.0).contains(&wait.median), "{wait:?}");
 }
+
+/// Runs of half a second, and one that has run for half a minute: nobody knows how long that one takes, and the
+/// half second is not it.
+#[test]
+fn beside_a_run_that_hangs_nothing_near_is_promised() {
+    let times = ended(500, 500);
+    let scene = |limit: u64, ages: &[Millis]| Scene {
+        limit: Some(limit),
+        groups: 1,
+        holders: ages
+            .iter()
+            .map(|age| Held {
+                age: Some(*age),
+                cost: 1,
+                group: 0,
+            })
+            .collect(),
+        line: [Waiter { cost: 1, group: 0 }].into(),
+        ..Scene::default()
+    };
+    let alone = wait(&scene(1, &[30_000]), &times).expect("its age is known");
+    assert!(alone.earliest < 15_000.0, "{alone:?}");
+    assert!((15_000.0..60_000.0).contains(&alone.median), "{alone:?}");
+    assert!(alone.latest > 90_000.0, "{alone:?}");
+    let usual = wait(&scene(1, &[400]), &times).expect("it is like all others");
+    assert!(usual.latest <= 200.0, "{usual:?}");
+    let beside = wait(&scene(2, &[30_000, 400]), &times).expect("the other ends");
+    assert!(beside.latest <= 200.0, "{beside:?}");
+}

@@ -6,6 +6,10 @@ use crate::queue::Millis;
 /// More than this part of those whose try ends is not taken to come back: in the end all are over.
 pub(super) const MOST_RETURN: f64 = 0.95;
 
+/// A run of an age that fewer than this part of all runs reach, as far as those that were seen tell, is not like
+/// them.
+const UNHEARD_OF: f64 = 1e-3;
+
 /// How those who hold a slot go on.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Model {
@@ -60,9 +64,37 @@ impl Runs {
         }
     }
 
+    fn mean(&self) -> f64 {
+        match *self {
+            Self::Shifted { least, rest } => least + rest,
+            Self::Mixed { first, means } => first * means[0] + (1.0 - first) * means[1],
+        }
+    }
+
+    /// Which part of all runs takes longer.
+    fn beyond(&self, age: f64) -> f64 {
+        match *self {
+            Self::Shifted { least, .. } if age <= least => 1.0,
+            Self::Shifted { least, rest } => ((least - age) / rest.max(f64::MIN_POSITIVE)).exp(),
+            Self::Mixed { first, means } => {
+                first * (-age / means[0]).exp() + (1.0 - first) * (-age / means[1]).exp()
+            }
+        }
+    }
+
     /// How long somebody holds its slot still, who has held it for `age`.
     pub(super) fn rest(&self, age: Option<Millis>, dice: &mut Dice) -> f64 {
         let age = age.map(|age| age.max(0) as f64);
+        if let Some(age) = age
+            && age > 2.0 * self.mean()
+            && self.beyond(age) < UNHEARD_OF
+        {
+            // It hangs, or does something else than those that were seen. Of such a one its age alone is known:
+            // seen at any moment of its time it is as likely to last as long again as not (J. R. Gott,
+            // "Implications of the Copernican principle for our future prospects", Nature 363, 1993).
+            let part = dice.uniform().max(UNHEARD_OF);
+            return age * (1.0 / part - 1.0);
+        }
         match (*self, age) {
             (Self::Shifted { least, rest }, Some(age)) => {
                 (least - age).max(0.0) + rest * dice.exponential()
