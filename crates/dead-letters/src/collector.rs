@@ -127,8 +127,17 @@ struct Collecting<S: ?Sized> {
     stop: CancellationToken,
 }
 
+/// What was said of letters that are kept.
+#[derive(Default)]
+struct Told {
+    pace: LogPace,
+    /// How many letters were kept since.
+    untold: usize,
+}
+
 impl<S: DeadLetterStore + ?Sized + 'static> Collecting<S> {
     async fn run(self, mut subscriber: Subscriber) -> Result<(), CollectorError> {
+        let mut told = Told::default();
         loop {
             tokio::select! {
                 biased;
@@ -136,7 +145,7 @@ impl<S: DeadLetterStore + ?Sized + 'static> Collecting<S> {
                 delivery = subscriber.next() => {
                     let Some(first) = delivery else { return Err(CollectorError::BusClosed) };
                     let (letters, tags) = self.gather(first, &mut subscriber);
-                    self.keep(letters, tags).await;
+                    self.keep(letters, tags, &mut told).await;
                 }
             }
         }
@@ -169,7 +178,7 @@ impl<S: DeadLetterStore + ?Sized + 'static> Collecting<S> {
 
     /// Writes letters until the store has them or the stop is ordered, and acknowledges them.
     /// Whatever the store says against it, they are not dropped: they are somebody's work.
-    async fn keep(&self, letters: Vec<NewDeadLetter>, tags: Vec<DeliveryTag>) {
+    async fn keep(&self, letters: Vec<NewDeadLetter>, tags: Vec<DeliveryTag>, told: &mut Told) {
         let letters = Arc::new(letters);
         let mut backoff = Backoff::default();
         let mut log = LogPace::default();
@@ -192,15 +201,17 @@ impl<S: DeadLetterStore + ?Sized + 'static> Collecting<S> {
             }
         }
         self.say(None);
-        // The others are in the table; there may be thousands.
-        if let Some(letter) = letters.first() {
+        // All of them are in the table; there may be thousands, and as many batches.
+        told.untold += letters.len();
+        if let Some(letter) = letters.last().filter(|_| told.pace.is_due()) {
             tracing::warn!(
                 message.id = %letter.message_id,
                 bus.topic = letter.source,
                 reason = letter.reason,
-                letters = letters.len(),
-                "messages that nobody can use are kept as dead letters; this is the first of them"
+                letters = told.untold,
+                "messages that nobody can use are kept as dead letters; this is the last of them"
             );
+            told.untold = 0;
         }
         self.counters.kept.add(tags.len());
         self.settler.ack(&tags).await;

@@ -51,6 +51,9 @@ fn letter_id(message_id: Uuid, body: &[u8]) -> Uuid {
     Uuid::new_v5(&message_id, body)
 }
 
+/// How many items of one message that cannot be used have a dead letter each.
+const LETTERS: usize = 16;
+
 /// Decides what to do with each message.
 pub(crate) struct Router<R> {
     rules: R,
@@ -84,9 +87,10 @@ impl<R: Rules> Router<R> {
             Read::Items(items) => items,
         };
         let (received, mut changed_count) = (items.len(), 0);
-        let mut parts = Vec::with_capacity(received);
+        let mut parts = Vec::new();
+        let mut refused = Vec::new();
         for item in items {
-            let part = match item {
+            match item {
                 Item::Forward {
                     to,
                     item,
@@ -94,23 +98,24 @@ impl<R: Rules> Router<R> {
                     changed,
                 } => {
                     changed_count += usize::from(changed);
-                    Part::Item(to, item, note)
+                    parts.push(Part::Item(to, item, note));
                 }
                 // As it came, so that it is no larger than it was.
                 Item::Refuse { reason, .. } if received == 1 => {
-                    Part::Letter(Letter::of(id, arrived.body.clone(), reason))
+                    let letter = Letter::of(id, arrived.body.clone(), reason);
+                    parts.push(Part::Letter(letter));
                 }
-                Item::Refuse { item, reason } => {
-                    let message_id = letter_id(id, item.get().as_bytes());
-                    let body = encode_raw::<R::In>((self.ids)(), wall, &[&item]);
-                    Part::Letter(Letter {
-                        message_id,
-                        body: body.into(),
-                        reason,
-                    })
-                }
-            };
-            parts.push(part);
+                Item::Refuse { item, reason } => refused.push((item, reason)),
+            }
+        }
+        // The first of them each in a letter of its own, the rest together: a message of a megabyte can have
+        // hundreds of thousands of items, and each letter has a body, a row and a place in memory.
+        let rest = refused.split_off(refused.len().min(LETTERS));
+        for item in refused {
+            parts.push(Part::Letter(self.letter(id, wall, &[item])));
+        }
+        for items in packs(&rest, self.max_bytes / 2) {
+            parts.push(Part::Letter(self.letter(id, wall, items)));
         }
         Routed {
             parts,
@@ -118,6 +123,52 @@ impl<R: Rules> Router<R> {
             changed: changed_count,
         }
     }
+}
+
+impl<R: Rules> Router<R> {
+    /// One letter of items of a message that were refused, at least one; the reason of the first stands for all.
+    fn letter(
+        &mut self,
+        id: Uuid,
+        wall: DateTime<Utc>,
+        items: &[(Box<RawValue>, String)],
+    ) -> Letter {
+        let texts: Vec<&RawValue> = items.iter().map(|(item, _)| &**item).collect();
+        let what = match texts[..] {
+            [item] => letter_id(id, item.get().as_bytes()),
+            _ => {
+                let joined: Vec<&str> = texts.iter().map(|item| item.get()).collect();
+                letter_id(id, joined.join(",").as_bytes())
+            }
+        };
+        let reason = items.first().map_or("", |(_, reason)| reason);
+        let reason = match items.len() - 1 {
+            0 => reason.to_owned(),
+            more => format!("{reason}; with {more} more items of its message that cannot be used"),
+        };
+        Letter {
+            message_id: what,
+            body: encode_raw::<R::In>((self.ids)(), wall, &texts).into(),
+            reason,
+        }
+    }
+}
+
+/// The items in pieces of about so many bytes, at least one item each.
+fn packs(
+    items: &[(Box<RawValue>, String)],
+    most: usize,
+) -> impl Iterator<Item = &[(Box<RawValue>, String)]> {
+    let size = |(item, _): &(Box<RawValue>, String)| item.get().len() + 1;
+    let mut bytes = items.first().map_or(0, size);
+    items.chunk_by(move |_, next| {
+        bytes += size(next);
+        let fits = bytes <= most;
+        if !fits {
+            bytes = size(next);
+        }
+        fits
+    })
 }
 
 impl<N> Routed<N> {

@@ -195,6 +195,38 @@ fn items_stand_for_themselves() {
     assert_eq!(letter[0].0.request_id, Some(message.of_item(1)));
 }
 
+/// A message can have hundreds of thousands of items: those that cannot be used are few letters, and all there.
+#[test]
+fn a_message_of_many_unusable_items_is_few_letters() {
+    const MANY: u64 = 50;
+    let mut world = World::new(RULES, BOUNDS);
+    let unusable = (0..MANY).map(|n| {
+        let mut deep = firing(1, n);
+        deep.group = Some("a\0b".to_owned());
+        deep
+    });
+    world.deliver(body(unusable.chain([firing(1, MANY)]).collect()));
+    while !world.open.is_empty() {
+        assert!(world.answer(&Say::Confirm), "something is still on its way");
+    }
+    assert_eq!(arrived(&world, 1), [MANY]);
+    let letters = world.kept_by(Target::Letters);
+    let last = letters.last().expect("there are letters");
+    assert!(letters.len() > 16, "the first have one each");
+    assert!(letters.len() < 20, "{}", letters.len());
+    assert!(letters.iter().all(|letter| letter.body.len() <= MAX_BYTES));
+    let reason = last.reason.as_deref().expect("it says why");
+    assert!(
+        reason.contains("more items of its message that cannot be used"),
+        "{reason}"
+    );
+    let items = letters.iter().flat_map(|letter| {
+        decode_batch::<EnforcementCreated>(&letter.body, MAX_BYTES).expect("as it came")
+    });
+    let numbers: Vec<u64> = items.map(|item| number(&item.0)).collect();
+    assert_eq!(numbers, (0..MANY).collect::<Vec<_>>());
+}
+
 /// Answers go to queues of the asker only, and only items with one asker travel together.
 #[test]
 fn askers_are_told_apart() {
