@@ -87,12 +87,25 @@ impl Replay<'_> {
         }
     }
 
-    /// Whoever stands ahead while a slot is free.
+    /// Whoever stands ahead while a slot is free: the first, where all of them surely have room in all their limits.
     pub(super) fn lacks_a_slot(&self, bounds: Bounds) -> Option<ExecutionId> {
+        let first = self.ahead.keys().next().copied()?;
         let (used, _) = self.used(None);
-        let is_free = bounds.limit.is_none_or(|limit| used < u64::from(limit));
-        let first = self.ahead.keys().next().copied();
-        first.filter(|_| is_free && bounds.demands.is_none())
+        if bounds.demands.is_none() {
+            let is_free = bounds.limit.is_none_or(|limit| used < u64::from(limit));
+            return is_free.then_some(first);
+        }
+        let has_room = |id: &ExecutionId| {
+            let (_, used_of_group) = self.used(self.group(*id));
+            self.demand(*id).is_some_and(|demand| {
+                let fits = |used: u64, limit: Option<u32>| {
+                    limit.is_none_or(|limit| used + u64::from(demand.cost) <= u64::from(limit))
+                };
+                fits(used, bounds.limit) && fits(used_of_group, bounds.group_limit)
+            })
+        };
+        let is_sure = self.holders.keys().all(|id| self.demand(*id).is_some());
+        (is_sure && self.ahead.keys().all(has_room)).then_some(first)
     }
 }
 

@@ -5,6 +5,7 @@ use attune_record::{HandedOn, Record};
 
 use crate::check::Promise;
 use crate::check::tests::{NORMAL, assert_clean, broken, findings};
+use crate::check::tests_groups::demand;
 use crate::check::world::World;
 
 /// Where the first record is of which this is true.
@@ -134,6 +135,61 @@ fn i3_a_slot_that_is_given_beside_whoever_stands_ahead() {
     let fourth = place(&world, |record| is_granted(record, ids[3]));
     world.records.swap(second, fourth);
     breaks(&world, Promise::I3);
+}
+
+/// As [`handed_on`] with a limit of one of each group, where the limit is raised to 2 in the round in which the first
+/// ends.
+fn handed_on_in_groups(groups: [u8; 4]) -> (World, Vec<ExecutionId>) {
+    let (mut world, ids) = handed_on();
+    world.group(Some(1), |number| demand(groups[number], 1));
+    let limits = place(&world, |record| matches!(record, Record::Limit { .. }));
+    let mut raised = world.records[limits].clone();
+    let ahead = place(&world, |record| is_granted(record, ids[1]));
+    for place in ahead..world.records.len() {
+        if let Record::Granted { limit, .. } = &mut world.records[place] {
+            *limit = Some(2);
+        }
+    }
+    let Record::Granted {
+        round: now,
+        t_ns: at,
+        ..
+    } = world.records[ahead]
+    else {
+        panic!("it was granted");
+    };
+    if let Record::Limit {
+        limit, round, t_ns, ..
+    } = &mut raised
+    {
+        (*limit, *round, *t_ns) = (Some(2), now, at);
+    }
+    world.records.insert(ahead, raised);
+    (world, ids)
+}
+
+/// Limits have changed: those who stand ahead lack room in their group, and the last one, of another, would have it.
+#[test]
+fn nobody_passes_who_stands_ahead_and_lacks_room_in_its_group() {
+    let (mut world, ids) = handed_on_in_groups([1, 1, 1, 2]);
+    // Until the last of them has its slot.
+    let ended = place(
+        &world,
+        |record| matches!(record, Record::Ended { execution_id, .. } if *execution_id == ids[1]),
+    );
+    world.records.truncate(ended);
+    for found in findings(&world) {
+        let broken = broken(&found);
+        assert!(!broken.contains(&Promise::I6), "{:#?}", found.violations);
+    }
+}
+
+#[test]
+fn i6_a_slot_that_nobody_is_handed_though_all_have_room_in_their_groups() {
+    let (mut world, ids) = handed_on_in_groups([1, 1, 2, 3]);
+    let second = place(&world, |record| is_handed_on(record, ids[1]));
+    world.records.remove(second);
+    breaks(&world, Promise::I6);
 }
 
 /// As [`handed_on`], and an owner that came after the grants found the second and the third in this order.

@@ -20,12 +20,15 @@ impl Replay<'_> {
         used
     }
 
-    /// Whoever surely waits with room in all its limits, when so many wait.
+    /// Whoever surely waits with room in all its limits, when so many wait. Nobody passes those who stand ahead,
+    /// which may lack room in their groups when limits have changed, until their worker has given them back.
     pub(super) fn with_room(&self, bounds: Bounds, waiting: u64) -> Option<ExecutionId> {
+        if !self.ahead.is_empty() {
+            return None;
+        }
         let (used, _) = self.used(None);
         let lanes = self.waiting.values();
         let known: usize = lanes.flat_map(BTreeMap::values).map(BTreeSet::len).sum();
-        let known = known + self.ahead.len();
         // One of whom it is not known that it waits may be the first, and lack room.
         let unknown = match waiting > known as u64 {
             true => self.most_demanded,
