@@ -75,3 +75,59 @@ async fn asks_in_turns(system: &System) -> anyhow::Result<()> {
     ensure!(settled["settled"][0]["execution_id"] == id, "{settled}");
     crate::foreign::retire(system, worker).await
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn embedded_a_life_that_changes_its_pool() -> anyhow::Result<()> {
+    run(setup(Wiring::Embedded), changes_its_pool).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cluster_a_life_that_changes_its_pool() -> anyhow::Result<()> {
+    run(setup(Wiring::Cluster), changes_its_pool).await
+}
+
+/// It is granted what waits for its new pool, and what waits for the old one goes to those who serve that, also
+/// when it is over.
+async fn changes_its_pool(system: &System) -> anyhow::Result<()> {
+    const SLOTS: u32 = 100_000;
+    let worker = Uuid::new_v4();
+    let says = async |pool: &str, more: Value| {
+        let mut body = lease(worker, pool, SLOTS);
+        for (name, value) in more.as_object().context("an object")? {
+            body[name] = value.clone();
+        }
+        let answer = system.api.post("/api/v1/worker/exchange", &body).await?;
+        answer.expect(200)
+    };
+    let hears = async |pool: &str, part: &str| {
+        wait_for(part, async || {
+            let answer = says(pool, json!({"wait_ms": 500})).await?;
+            let sections = answer["sections"].as_array().context("no sections")?;
+            let has = |section: &&Value| !section[part].is_null();
+            sections.iter().find(has).cloned().context("not yet")
+        })
+        .await
+    };
+    // Whoever comes beside others is asked first: so an owner knows it now.
+    hears("default", "sync").await?;
+    let mut elsewhere = limited("it.elsewhere", &noop(), 1);
+    elsewhere["pool"] = json!("elsewhere");
+    system.api.apply(&elsewhere).await?;
+    let id = system.api.submit("it.elsewhere", json!({})).await?.id;
+    let section = hears("elsewhere", "grants").await?;
+    let grant = &section["grants"][0];
+    ensure!(grant["execution_id"] == id, "{section}");
+    let end = json!({
+        "execution_id": id, "attempt": grant["attempt"], "action_id": grant["action_id"],
+        "status": "succeeded",
+    });
+    says("elsewhere", json!({"completions": [end]})).await?;
+    system.api.until(id, "succeeded").await?;
+    crate::foreign::retire(system, worker).await?;
+    system.api.apply(&limited("it.usual", &noop(), 5)).await?;
+    for _ in 0..5 {
+        let id = system.api.submit("it.usual", json!({})).await?.id;
+        system.api.until(id, "succeeded").await?;
+    }
+    Ok(())
+}
