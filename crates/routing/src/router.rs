@@ -1,7 +1,7 @@
 //! Takes messages apart: what goes to which partition, and what is a dead letter.
 
 use attune_core::PartitionId;
-use attune_messages::{encode_raw, lasting_id};
+use attune_messages::{Message, PackBounds, PackSize, encode_raw, lasting_id};
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
 use serde_json::value::RawValue;
@@ -114,7 +114,7 @@ impl<R: Rules> Router<R> {
         for item in refused {
             parts.push(Part::Letter(self.letter(id, wall, &[item])));
         }
-        for items in packs(&rest, self.max_bytes / 2) {
+        for items in packs::<R::In>(&rest, self.max_bytes) {
             parts.push(Part::Letter(self.letter(id, wall, items)));
         }
         Routed {
@@ -123,9 +123,7 @@ impl<R: Rules> Router<R> {
             changed: changed_count,
         }
     }
-}
 
-impl<R: Rules> Router<R> {
     /// One letter of items of a message that were refused, at least one; the reason of the first stands for all.
     fn letter(
         &mut self,
@@ -134,41 +132,40 @@ impl<R: Rules> Router<R> {
         items: &[(Box<RawValue>, String)],
     ) -> Letter {
         let texts: Vec<&RawValue> = items.iter().map(|(item, _)| &**item).collect();
-        let what = match texts[..] {
-            [item] => letter_id(id, item.get().as_bytes()),
-            _ => {
-                let joined: Vec<&str> = texts.iter().map(|item| item.get()).collect();
-                letter_id(id, joined.join(",").as_bytes())
-            }
-        };
+        let joined: Vec<&str> = texts.iter().map(|item| item.get()).collect();
         let reason = items.first().map_or("", |(_, reason)| reason);
         let reason = match items.len() - 1 {
             0 => reason.to_owned(),
             more => format!("{reason}; with {more} more items of its message that cannot be used"),
         };
         Letter {
-            message_id: what,
+            message_id: letter_id(id, joined.join(",").as_bytes()),
             body: encode_raw::<R::In>((self.ids)(), wall, &texts).into(),
             reason,
         }
     }
 }
 
-/// The items in pieces of about so many bytes, at least one item each.
-fn packs(
+/// The items as messages of at most so many bytes can hold them.
+fn packs<M: Message>(
     items: &[(Box<RawValue>, String)],
-    most: usize,
+    max_bytes: usize,
 ) -> impl Iterator<Item = &[(Box<RawValue>, String)]> {
-    let size = |(item, _): &(Box<RawValue>, String)| item.get().len() + 1;
-    let mut bytes = items.first().map_or(0, size);
-    items.chunk_by(move |_, next| {
-        bytes += size(next);
-        let fits = bytes <= most;
+    let bytes = |(item, _): &(Box<RawValue>, String)| item.get().len();
+    let mut size = PackSize::of::<M>(PackBounds::new(usize::MAX, max_bytes));
+    let mut add = move |bytes| {
+        let fits = size.add(bytes).unwrap_or(false);
         if !fits {
-            bytes = size(next);
+            // The next message begins with it.
+            size.clear();
+            size.add(bytes).ok();
         }
         fits
-    })
+    };
+    if let Some(first) = items.first() {
+        add(bytes(first));
+    }
+    items.chunk_by(move |_, next| add(bytes(next)))
 }
 
 impl<N> Routed<N> {
