@@ -9,6 +9,8 @@ pub(super) const MOST_RETURN: f64 = 0.95;
 /// A run of an age that fewer than this part of all runs reach, as far as those that were seen tell, is not like
 /// them.
 const UNHEARD_OF: f64 = 1e-3;
+/// A run that is not like the others is not taken to last longer than so many times its age.
+const MOST_AGES: f64 = 1e3;
 
 /// How those who hold a slot go on.
 #[derive(Debug, Clone, Copy)]
@@ -77,7 +79,8 @@ impl Runs {
             Self::Shifted { least, .. } if age <= least => 1.0,
             Self::Shifted { least, rest } => ((least - age) / rest.max(f64::MIN_POSITIVE)).exp(),
             Self::Mixed { first, means } => {
-                first * (-age / means[0]).exp() + (1.0 - first) * (-age / means[1]).exp()
+                let [one, two] = beyond_of_both(first, means, age);
+                one + two
             }
         }
     }
@@ -92,7 +95,7 @@ impl Runs {
             // It hangs, or does something else than those that were seen. Of such a one its age alone is known:
             // seen at any moment of its time it is as likely to last as long again as not (J. R. Gott,
             // "Implications of the Copernican principle for our future prospects", Nature 363, 1993).
-            let part = dice.uniform().max(UNHEARD_OF);
+            let part = dice.uniform().max(1.0 / MOST_AGES);
             return age * (1.0 / part - 1.0);
         }
         match (*self, age) {
@@ -109,8 +112,7 @@ impl Runs {
                 }
             }
             (Self::Mixed { first, means }, Some(age)) => {
-                let alive = [first, 1.0 - first];
-                let [one, two] = [0, 1].map(|kind: usize| alive[kind] * (-age / means[kind]).exp());
+                let [one, two] = beyond_of_both(first, means, age);
                 let kind = usize::from(dice.uniform() * (one + two) >= one);
                 means[kind] * dice.exponential()
             }
@@ -119,6 +121,12 @@ impl Runs {
             }
         }
     }
+}
+
+/// Which part of all runs is of each of two means, the first with this chance, and takes longer than `age`.
+fn beyond_of_both(first: f64, means: [f64; 2], age: f64) -> [f64; 2] {
+    let chances = [first, 1.0 - first];
+    [0, 1].map(|kind: usize| chances[kind] * (-age / means[kind]).exp())
 }
 
 /// Numbers that look random and are always the same (SplitMix64).
