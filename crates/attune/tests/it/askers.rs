@@ -10,6 +10,15 @@ use uuid::Uuid;
 use crate::foreign::lease;
 use crate::support::{limited, noop, run, setup};
 
+/// What a server answers to a call that renews this lease and says something more.
+async fn exchange(server: &Api, mut body: Value, more: Value) -> anyhow::Result<Value> {
+    for (name, value) in more.as_object().context("an object")? {
+        body[name] = value.clone();
+    }
+    let answer = server.post("/api/v1/worker/exchange", &body).await?;
+    answer.expect(200)
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cluster_a_worker_may_ask_any_server() -> anyhow::Result<()> {
     run(setup(Wiring::Cluster).workers(0), asks_in_turns).await
@@ -31,13 +40,8 @@ async fn asks_in_turns(system: &System) -> anyhow::Result<()> {
     let (worker, turn) = (Uuid::new_v4(), Cell::new(0));
     let says = async |more: Value| {
         turn.set(turn.get() + 1);
-        let mut body = lease(worker, "default", 1);
-        for (name, value) in more.as_object().context("an object")? {
-            body[name] = value.clone();
-        }
         let server = &servers[turn.get() % 2];
-        let answer = server.post("/api/v1/worker/exchange", &body).await?;
-        answer.expect(200)
+        exchange(server, lease(worker, "default", 1), more).await
     };
     let links = [
         says(json!({"wait_ms": 0})).await?["link"].clone(),
@@ -92,12 +96,7 @@ async fn changes_its_pool(system: &System) -> anyhow::Result<()> {
     const SLOTS: u32 = 100_000;
     let worker = Uuid::new_v4();
     let says = async |pool: &str, more: Value| {
-        let mut body = lease(worker, pool, SLOTS);
-        for (name, value) in more.as_object().context("an object")? {
-            body[name] = value.clone();
-        }
-        let answer = system.api.post("/api/v1/worker/exchange", &body).await?;
-        answer.expect(200)
+        exchange(&system.api, lease(worker, pool, SLOTS), more).await
     };
     let hears = async |pool: &str, part: &str| {
         wait_for(part, async || {
