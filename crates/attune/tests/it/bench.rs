@@ -183,9 +183,11 @@ async fn an_execution_costs_as_little_as_it_did() -> anyhow::Result<()> {
     const TRANSACTIONS: &str = "transactions_per_execution";
     const WAL: &str = "wal_bytes_per_execution";
     const BEFORE: [(&str, u32, &str, Figures); 4] = [
+        // PostgreSQL counts some hundred transactions of the start up to a second late, when the load is on: of a
+        // thousand executions they would be a third of a transaction each, on a machine that starts quickly.
         (
             "steady",
-            1_000,
+            3_000,
             "postgres-rabbitmq",
             &[(MESSAGES, 5.2), (TRANSACTIONS, 2.3), (WAL, 1_750.0)],
         ),
