@@ -66,6 +66,9 @@ type Key = (i64, Seq);
 /// How many places and late ones of a lane are counted one by one for a position that is only told.
 const COUNTED: usize = 4096;
 
+/// For how many places a row has room that is kept while nobody stands in it.
+const SMALL: usize = 64;
+
 /// Who waits with one priority.
 #[derive(Debug, Clone)]
 struct Lane {
@@ -307,6 +310,11 @@ impl Order {
         self.in_front() + self.lanes.iter().map(Lane::len).sum::<usize>()
     }
 
+    /// Whether it takes little memory, whoever stands in it.
+    pub(crate) fn is_small(&self) -> bool {
+        self.lanes.len() == 1 && self.lanes.iter().all(|lane| lane.row.capacity() <= SMALL)
+    }
+
     /// When the last of a priority was accepted that waits.
     pub(crate) fn newest(&self, priority: Priority) -> Option<Millis> {
         let lane = self.lanes.iter().find(|lane| lane.priority == priority);
@@ -335,6 +343,8 @@ impl Order {
         {
             Ok(index) => index,
             Err(index) => {
+                // As said above, it is often the only one: a vector that grows by itself has room for four.
+                self.lanes.reserve_exact(1);
                 self.lanes.insert(index, Lane::new(priority));
                 index
             }

@@ -61,14 +61,16 @@ impl ActionQueue {
     /// Its bounds, and who waits and runs.
     pub(super) fn parts(&mut self) -> (&QueueLimits, &mut Load) {
         let limits = &self.limits;
-        let load = self.load.get_or_insert_with(|| Box::new(Load::new(limits)));
+        let load = self.load.get_or_insert_with(|| Load::boxed(limits));
         (limits, load)
     }
 
     /// Gives the memory of an idle queue back.
     pub(super) fn shrink(&mut self) {
-        if self.is_idle() {
-            self.load = None;
+        if self.is_idle()
+            && let Some(load) = self.load.take()
+        {
+            load.retire();
         }
     }
 
@@ -145,13 +147,13 @@ impl ActionQueue {
 
     /// Who is granted to a worker: whoever holds a slot, and whoever stands ahead of one.
     pub fn holders(&self) -> impl Iterator<Item = (ExecutionId, Holder)> + '_ {
-        let active = self.load.iter().flat_map(|load| &load.active);
-        active.map(|(id, holder)| (*id, *holder))
+        let active = self.load.iter().flat_map(|load| load.active.iter());
+        active.map(|(id, holder)| (id, *holder))
     }
 
     /// How an execution is granted.
     pub fn holder(&self, execution_id: ExecutionId) -> Option<Holder> {
-        self.load.as_ref()?.active.get(&execution_id).copied()
+        self.load.as_ref()?.active.get(execution_id).copied()
     }
 
     /// The first of each priority that waits and is eligible, the highest priority first.
@@ -178,7 +180,7 @@ impl ActionQueue {
         let load = self.load.as_ref()?;
         // Most queues have no groups, and are asked for each grant.
         let groups = load.groups.as_ref()?;
-        groups.flow_weights(load.active.get(&execution_id)?.share.group)
+        groups.flow_weights(load.active.get(execution_id)?.share.group)
     }
 
     /// How many are granted to a worker: those that hold a slot, and those that stand ahead of one.
@@ -322,13 +324,13 @@ impl ActionQueue {
     }
 
     fn active_mut(&mut self, execution_id: ExecutionId) -> Option<&mut Holder> {
-        self.load.as_mut()?.active.get_mut(&execution_id)
+        self.load.as_mut()?.active.get_mut(execution_id)
     }
 
     /// Whether this attempt holds a slot.
     pub(super) fn holds(&self, execution_id: ExecutionId, attempt: Attempt) -> bool {
         let load = self.load.as_ref();
-        let holder = load.and_then(|load| load.active.get(&execution_id));
+        let holder = load.and_then(|load| load.active.get(execution_id));
         holder.is_some_and(|holder| holder.attempt == attempt)
     }
 
@@ -338,7 +340,9 @@ impl ActionQueue {
         if !self.holds(execution_id, attempt) {
             // As `running -= 1` would: some slot comes free for every completion.
             if Bug::Counter.is_planted() {
-                self.parts().1.active.pop_first();
+                let active = &mut self.parts().1.active;
+                let first = active.iter().next().map(|(id, _)| id);
+                first.and_then(|id| active.remove(id));
             }
             return false;
         }

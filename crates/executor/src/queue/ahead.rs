@@ -116,7 +116,7 @@ impl Load {
         };
         let its = place(limits, &holder_of(priority, waiting));
         let is_before = |id: &ExecutionId| {
-            let holder = self.active.get(id);
+            let holder = self.active.get(*id);
             holder.is_some_and(|holder| place(limits, holder) < its)
         };
         // They were granted in order: nearly always all are, or none.
@@ -132,7 +132,7 @@ impl ActionQueue {
     pub(super) fn oldest_ahead(&self) -> Option<Millis> {
         let load = self.load.as_deref()?;
         let line = load.ahead.iter().flat_map(|ahead| &ahead.line);
-        let holders = line.filter_map(|id| load.active.get(id));
+        let holders = line.filter_map(|id| load.active.get(*id));
         holders.map(|holder| holder.enqueued_at).min()
     }
 
@@ -207,7 +207,7 @@ impl ActionQueue {
         }
         if let Some(last) = ahead.line.back() {
             // All others are with it, too: else nobody would stand ahead.
-            let worker = load.active.get(last)?.worker?;
+            let worker = load.active.get(*last)?.worker?;
             return Some((worker, slots as u32));
         }
         let mut workers = load.active.values().map(|holder| holder.worker);
@@ -248,7 +248,7 @@ impl ActionQueue {
         let limits = &self.limits;
         let load = self.load.as_deref_mut()?;
         let id = *load.ahead.as_ref()?.line.front()?;
-        let share = load.active.get(&id)?.share;
+        let share = load.active.get(id)?.share;
         // Executions may demand different things since it was granted.
         let has_room = match &load.groups {
             None => {
@@ -268,7 +268,7 @@ impl ActionQueue {
             groups.take(limits, share);
         }
         load.ahead.as_mut()?.remove(id);
-        let holder = load.active.get_mut(&id)?;
+        let holder = load.active.get_mut(id)?;
         (holder.ahead, holder.held_since) = (None, Some(now));
         Some((id, *holder))
     }
@@ -278,7 +278,7 @@ impl ActionQueue {
     pub(crate) fn recall(&mut self) -> Option<WorkerId> {
         let load = self.load.as_deref()?;
         let ahead = load.ahead.as_ref().filter(|ahead| !ahead.is_recalled)?;
-        let worker = load.active.get(ahead.line.front()?)?.worker;
+        let worker = load.active.get(*ahead.line.front()?)?.worker;
         let has_its_slots = self.lane_slots() == Some(ahead.slots);
         if !self.is_held() && has_its_slots && !self.is_overtaken(load) {
             return None;
@@ -294,7 +294,7 @@ impl ActionQueue {
     pub(crate) fn recalled_from(&self) -> Option<WorkerId> {
         let load = self.load.as_deref()?;
         let ahead = load.ahead.as_ref().filter(|ahead| ahead.is_recalled)?;
-        load.active.get(ahead.line.front()?)?.worker
+        load.active.get(*ahead.line.front()?)?.worker
     }
 
     /// Whether whoever waits first belongs before one who stands ahead.
@@ -322,7 +322,7 @@ impl ActionQueue {
         let Some(load) = self.load.as_deref_mut() else {
             return;
         };
-        let grant_no = |id: &ExecutionId| load.active.get(id).and_then(|holder| holder.ahead);
+        let grant_no = |id: &ExecutionId| load.active.get(*id).and_then(|holder| holder.ahead);
         let its = grant_no(&id);
         let ahead = load.ahead.take().unwrap_or_default();
         let mut line = ahead.line;

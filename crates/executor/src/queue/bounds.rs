@@ -60,7 +60,7 @@ impl ActionQueue {
         let Some(groups) = &mut load.groups else {
             return false;
         };
-        if let Some(holder) = load.active.get(&execution_id) {
+        if let Some(holder) = load.active.get(execution_id) {
             if !holder.is_ahead() {
                 groups.take(limits, share);
             }

@@ -43,7 +43,7 @@ impl ActionQueue {
         times: Option<&RunTimes>,
     ) -> Option<Explanation> {
         let (load, seq) = (self.load.as_deref()?, id.seq());
-        if let Some(holder) = load.active.get(&id) {
+        if let Some(holder) = load.active.get(id) {
             if holder.is_ahead() {
                 return Some(self.explain_ahead(now, load, (id, holder), times));
             }
@@ -187,7 +187,7 @@ impl ActionQueue {
     fn kept_before(&self, load: &Load, rate: GroupKey, place: (Millis, ExecutionId)) -> u64 {
         let due = load.kept.iter().flat_map(|kept| kept.due_before(place));
         let of_rate = due.take(LOOKED_AT).filter(|id| {
-            let holder = load.active.get(id);
+            let holder = load.active.get(*id);
             let rate_of = |groups: &Groups| holder.map(|it| groups.rate_of(it.share.group));
             load.groups
                 .as_ref()
@@ -518,15 +518,11 @@ fn lack(
     let named = holders.by_ref().take(MAX_HOLDERS);
     let named: Vec<LimitHolder> = named
         .map(|(id, holder)| LimitHolder {
-            execution_id: *id,
+            execution_id: id,
             attempt: holder.attempt,
             cost: holder.share.cost.into(),
             since: holder.held_since.map(time),
-            kept_until: load
-                .kept
-                .as_ref()
-                .and_then(|kept| kept.until(*id))
-                .map(time),
+            kept_until: load.kept.as_ref().and_then(|kept| kept.until(id)).map(time),
         })
         .collect();
     let more_holders = match group {

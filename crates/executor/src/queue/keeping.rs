@@ -100,7 +100,7 @@ impl ActionQueue {
             return false;
         }
         let (_, load) = self.parts();
-        if let Some(holder) = load.active.get_mut(&execution_id) {
+        if let Some(holder) = load.active.get_mut(execution_id) {
             holder.unbegun = holder.unbegun.saturating_add(u16::from(!begun));
             (holder.worker, holder.started) = (None, false);
         }
@@ -161,7 +161,7 @@ impl ActionQueue {
             return;
         };
         load.kept.take_if(|kept| kept.is_empty());
-        let Some(holder) = load.active.get_mut(&execution_id) else {
+        let Some(holder) = load.active.get_mut(execution_id) else {
             return;
         };
         holder.attempt = attempt;

@@ -1,12 +1,14 @@
 //! Who waits and who holds a slot, in the order and in the groups of an action.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::cell::Cell;
+use std::collections::BTreeSet;
 
 use attune_core::{Attempt, Demand, ExecutionId, Priority, Seq};
 
 use super::ahead::Ahead;
 use super::delayed::Delayed;
 use super::entry::{Holder, Millis, Waiting};
+use super::holders::Holders;
 use super::keeping::Kept;
 use super::rivals::{Rivalry, Rivals};
 use crate::policy::{Groups, Member, Order, QueueLimits, Share, Users};
@@ -17,7 +19,7 @@ pub(super) struct Load {
     pub(super) order: Order,
     pub(super) delayed: Delayed,
     /// Who is granted: whoever holds a slot, and whoever stands ahead of one.
-    pub(super) active: BTreeMap<ExecutionId, Holder>,
+    pub(super) active: Holders,
     /// There while somebody stands ahead, and as long as it is known how many may.
     pub(super) ahead: Option<Box<Ahead>>,
     /// There where executions demand different things.
@@ -28,20 +30,37 @@ pub(super) struct Load {
     pub(super) kept: Option<Box<Kept>>,
 }
 
+thread_local! {
+    /// What is left of the load of the queue that became idle last on this thread: nobody, and room in memory
+    /// for the next queue that is used. Most queues have one execution at a time, and what a load is made
+    /// of would be allocated and freed for each.
+    static SPARE: Cell<Option<Box<Load>>> = const { Cell::new(None) };
+}
+
 /// Of whose rivals somebody is who takes this.
 fn rivalry(groups: &Option<Box<Groups>>, share: Share) -> Rivalry {
     groups.as_ref()?.key_of(share.group)
 }
 
 impl Load {
-    pub(super) fn new(limits: &QueueLimits) -> Self {
-        Self {
-            groups: limits
-                .demands()
-                .map(|_| Box::new(Groups::new(limits, BTreeSet::new(), Users::default()))),
-            rivals: limits.on_limit().replaces().then(Box::default),
-            ..Self::default()
+    /// Nobody, in a queue with these bounds.
+    pub(super) fn boxed(limits: &QueueLimits) -> Box<Self> {
+        let mut load = SPARE.take().unwrap_or_default();
+        let groups = |_| Box::new(Groups::new(limits, BTreeSet::new(), Users::default()));
+        load.groups = limits.demands().map(groups);
+        load.rivals = limits.on_limit().replaces().then(Box::default);
+        load
+    }
+
+    /// Its queue is idle and needs it no longer: keeps its memory for the next queue, unless it is much.
+    pub(super) fn retire(mut self: Box<Self>) {
+        if !self.order.is_small() {
+            return;
         }
+        // Nobody waits or holds a slot, and of those who did nothing is kept; `boxed` fills the rest.
+        (self.delayed, self.active) = Default::default();
+        (self.ahead, self.groups, self.rivals, self.kept) = Default::default();
+        SPARE.set(Some(self));
     }
 
     /// What an execution takes of the limits.
@@ -157,7 +176,7 @@ impl Load {
 
     /// Takes the slot from whoever holds it; it is in its group still.
     pub(super) fn give_back(&mut self, limits: &QueueLimits, id: ExecutionId) -> Option<Holder> {
-        let holder = self.active.remove(&id)?;
+        let holder = self.active.remove(id)?;
         if holder.is_ahead()
             && let Some(ahead) = &mut self.ahead
         {
@@ -180,7 +199,7 @@ impl Load {
 
     /// Marks a holder as to be ended; tells which attempt it holds its slot in.
     pub(super) fn ask(&mut self, id: ExecutionId) -> Option<Attempt> {
-        let holder = self.active.get_mut(&id)?;
+        let holder = self.active.get_mut(id)?;
         if !std::mem::replace(&mut holder.cancel_requested, true)
             && let Some(rivals) = &mut self.rivals
         {
@@ -215,7 +234,7 @@ impl Load {
         if let Some(rivals) = &mut self.rivals {
             rivals.assign(id.seq(), rivalry);
         }
-        let Some(holder) = self.active.get_mut(&id) else {
+        let Some(holder) = self.active.get_mut(id) else {
             return;
         };
         holder.share = share;
@@ -234,8 +253,8 @@ impl Load {
             for waiting in waiting {
                 rivals.wait(rivalry(&self.groups, waiting.share), waiting.seq);
             }
-            for (id, holder) in &self.active {
-                rivals.hold(rivalry(&self.groups, holder.share), *id, holder);
+            for (id, holder) in self.active.iter() {
+                rivals.hold(rivalry(&self.groups, holder.share), id, holder);
             }
             Box::new(rivals)
         });
@@ -253,7 +272,7 @@ impl Load {
             let users = earlier.map_or_else(Default::default, |groups| groups.into_users());
             let waiting = self.order.iter().chain(self.delayed.iter());
             let waiting = waiting.map(|waiting| waiting.execution_id);
-            let all = waiting.chain(self.active.keys().copied());
+            let all = waiting.chain(self.active.iter().map(|(id, _)| id));
             Box::new(Groups::new(limits, all.collect(), users))
         });
     }

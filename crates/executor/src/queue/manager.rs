@@ -148,9 +148,8 @@ impl ExecutionQueueManager {
         execution_id: ExecutionId,
         max_concurrent: u32,
     ) -> Result<(), QueueError> {
-        let waiter = match self.admit(action_id, execution_id, max_concurrent)? {
-            (Admission::Granted, _) => return Ok(()),
-            (Admission::Queued { .. }, waiter) => waiter,
+        let Some((waiter, _)) = self.admit(action_id, execution_id, max_concurrent)? else {
+            return Ok(());
         };
         let guard = GiveUp {
             manager: self,
@@ -198,27 +197,33 @@ impl ExecutionQueueManager {
         execution_id: ExecutionId,
         max_concurrent: u32,
     ) -> Result<Admission, QueueError> {
-        self.admit(action_id, execution_id, max_concurrent)
-            .map(|(admission, _)| admission)
+        let queued = self.admit(action_id, execution_id, max_concurrent)?;
+        Ok(match queued {
+            Some((_, position)) => Admission::Queued { position },
+            None => Admission::Granted,
+        })
     }
 
+    /// Lets an execution in. Where it must wait: what it is woken through, and how many wait before it.
     fn admit(
         &self,
         action_id: ActionId,
         execution_id: ExecutionId,
         max_concurrent: u32,
-    ) -> Result<(Admission, Arc<Waiter>), QueueError> {
+    ) -> Result<Option<(Arc<Waiter>, u64)>, QueueError> {
         let queue = self.queue(action_id, || self.default_limits());
         let mut queue = lock(&queue);
         if self.shared.waiters.contains_key(&execution_id.0) || queue.holder(execution_id).is_some()
         {
             return Err(QueueError::Duplicate(execution_id));
         }
-        let limits = QueueLimits {
-            max_concurrent: Some(max_concurrent),
-            ..queue.limits().clone()
-        };
-        queue.set_limits(limits);
+        if queue.limits().max_concurrent != Some(max_concurrent) {
+            let limits = QueueLimits {
+                max_concurrent: Some(max_concurrent),
+                ..queue.limits().clone()
+            };
+            queue.set_limits(limits);
+        }
         let seq = Seq(self.shared.next_seq.fetch_add(1, Ordering::Relaxed));
         let accepted_at = now();
         let entry = Waiting {
@@ -232,21 +237,21 @@ impl ExecutionQueueManager {
             front: false,
             share: Share::default(),
         };
+        let position = queue.enter(Priority::Normal, entry, None)?;
+        self.grant(&mut queue, accepted_at, Some(execution_id));
+        if queue.holder(execution_id).is_some() {
+            return Ok(None);
+        }
         let waiter = Arc::new(Waiter {
             seq,
             state: AtomicU8::new(WAITING),
             wake: Notify::new(),
         });
-        let position = queue.enter(Priority::Normal, entry, None)?;
+        // Under the lock of the queue, so that whoever gives it the slot finds it.
         self.shared
             .waiters
             .insert(execution_id.0, Arc::clone(&waiter));
-        self.grant(&mut queue);
-        let admission = match waiter.state.load(Ordering::Acquire) {
-            GRANTED => Admission::Granted,
-            _ => Admission::Queued { position },
-        };
-        Ok((admission, waiter))
+        Ok(Some((waiter, position)))
     }
 
     /// Gives the slot of an execution to the next in order, and tells which that is. Releasing
@@ -258,7 +263,10 @@ impl ExecutionQueueManager {
         if !queue.finish(execution_id, holder.attempt, false) {
             return None;
         }
-        self.grant(&mut queue)
+        if queue.is_empty() {
+            return None;
+        }
+        self.grant(&mut queue, now(), None)
     }
 
     /// Takes a waiting execution out; its caller gets [`QueueError::Cancelled`]. False when it
@@ -398,12 +406,19 @@ impl ExecutionQueueManager {
             .collect()
     }
 
-    /// Hands out every free slot and tells who got the first.
-    fn grant(&self, queue: &mut ActionQueue) -> Option<ExecutionId> {
+    /// Hands out every free slot and tells who got the first. Of the newcomer nobody has a waiter yet.
+    fn grant(
+        &self,
+        queue: &mut ActionQueue,
+        now: Millis,
+        newcomer: Option<ExecutionId>,
+    ) -> Option<ExecutionId> {
         let mut first = None;
-        while let Some(granted) = queue.grant_next(now()).granted() {
+        while let Some(granted) = queue.grant_next(now).granted() {
             first = first.or(Some(granted.execution_id));
-            self.wake(granted.execution_id, GRANTED);
+            if newcomer != Some(granted.execution_id) {
+                self.wake(granted.execution_id, GRANTED);
+            }
         }
         first
     }

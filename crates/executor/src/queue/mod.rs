@@ -8,6 +8,7 @@ mod delayed;
 mod entering;
 mod entry;
 mod explaining;
+mod holders;
 mod keeping;
 mod leaving;
 mod load;

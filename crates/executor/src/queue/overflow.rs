@@ -232,7 +232,7 @@ impl ActionQueue {
             if self.would_fit(load, newcomer.demand, freed) {
                 break;
             }
-            let Some(holder) = load.active.get(&id) else {
+            let Some(holder) = load.active.get(id) else {
                 continue;
             };
             freed += u64::from(holder.share.cost);
