@@ -348,18 +348,27 @@ impl Processes {
         if std::mem::replace(&mut self.stopped, true) {
             return Vec::new();
         }
-        for daemon in &self.daemons {
-            daemon.terminate();
-        }
-        let deadline = Instant::now() + STOP;
         let mut problems = Vec::new();
-        self.inside.shutdown.cancel();
-        if self.inside.parts.is_some() {
-            let stopped = self.inside.shutdown.wait(STOP).await;
-            problems.extend(stopped.err().map(|error| error.to_string()));
-        }
-        for daemon in &mut self.daemons {
-            problems.extend(daemon.gone(deadline, &interrupt.hurry).await);
+        // Workers first: the others settle what they ran, and a worker waits for that at its end.
+        for workers in [true, false] {
+            let deadline = Instant::now() + STOP;
+            let daemons = self.daemons.iter_mut();
+            let mut daemons: Vec<&mut Daemon> = daemons
+                .filter(|daemon| daemon.name().starts_with("worker") == workers)
+                .collect();
+            for daemon in &daemons {
+                daemon.terminate();
+            }
+            if workers {
+                self.inside.shutdown.cancel();
+            }
+            if workers && self.inside.parts.is_some() {
+                let stopped = self.inside.shutdown.wait(STOP).await;
+                problems.extend(stopped.err().map(|error| error.to_string()));
+            }
+            for daemon in &mut daemons {
+                problems.extend(daemon.gone(deadline, &interrupt.hurry).await);
+            }
         }
         problems
     }
