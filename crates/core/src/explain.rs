@@ -383,6 +383,11 @@ fn before_it(ahead: u64, of: &str, next: &str) -> String {
 }
 
 impl Lack {
+    /// Whether it lacks room only because others go before it.
+    fn has_room(&self) -> bool {
+        self.used.saturating_add(self.cost) <= self.capacity
+    }
+
     fn words(&self, next: &str, of: &str) -> String {
         let verb = if self.used == 1 { "is" } else { "are" };
         let taken = format!("{} of {} {verb} taken", self.used, self.capacity);
@@ -398,7 +403,13 @@ impl Lack {
             ),
             false => before_it(self.ahead, of, next),
         };
-        format!("{taken}{takes}, {ahead}")
+        // There is room for it: what it waits for is what those before it wait for.
+        let goes = if self.has_room() && self.ahead > 0 {
+            "; what is free is theirs first"
+        } else {
+            ""
+        };
+        format!("{taken}{takes}, {ahead}{goes}")
     }
 }
 

@@ -33,7 +33,11 @@ fn every_reason_is_said_in_words() {
         ),
         (
             Reason::GroupLimit(lack(1, 3, 2)),
-            "for room in its group: 1 of 5 is taken, it takes 2, 3 of its group wait before it",
+            "for room in its group: 1 of 5 is taken, it takes 2, 3 of its group wait before it; what is free is theirs first",
+        ),
+        (
+            Reason::Limit(lack(4, 1, 2)),
+            "for a slot: 4 of 5 are taken, it takes 2, 1 waits before it",
         ),
         (
             Reason::GroupLimit(Lack {
