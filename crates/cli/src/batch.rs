@@ -1,5 +1,6 @@
 //! `attune submit --file`: many submissions, packed, in order, as fast as the queues take them.
 
+use std::fs::File;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ use super::batch_plan::{Attempt, Batch, Bounds, Fate, Item, Plan};
 use super::batch_report::report;
 use super::http::{CallError, Http};
 use super::lines::{self, Line};
-use super::{Failure, Output};
+use super::{Failure, Output, bounded};
 
 /// How many lines one request holds at most.
 const BATCH_LINES: usize = 100;
@@ -61,10 +62,9 @@ pub(super) async fn execute(
 fn read(file: &Path, key: Option<RequestId>) -> Result<Vec<Line>, Failure> {
     let shown = file.display();
     let bytes = if file == Path::new("-") {
-        let mut bytes = Vec::new();
-        std::io::copy(&mut std::io::stdin().lock(), &mut bytes).map(|_| bytes)
+        bounded::read_lines(std::io::stdin().lock())
     } else {
-        std::fs::read(file)
+        File::open(file).and_then(bounded::read_lines)
     };
     let bytes = bytes.map_err(|error| Failure::usage(format!("{shown}: {error}")))?;
     let lines = lines::parse(&bytes, key).map_err(|mut problems| {

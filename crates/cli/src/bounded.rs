@@ -6,6 +6,8 @@ use std::path::Path;
 
 /// How large a file of actions, or of parameters, may be, in bytes.
 const MOST: u64 = 16 * 1024 * 1024;
+/// And one of submissions: some millions of lines.
+const MOST_OF_LINES: u64 = 1024 * 1024 * 1024;
 
 /// The text of a file.
 ///
@@ -17,14 +19,26 @@ pub(crate) fn read_file(path: &Path) -> io::Result<String> {
 
 /// The text of a stream, as [`read_file`].
 pub(crate) fn read(from: impl Read) -> io::Result<String> {
+    String::from_utf8(read_up_to(from, MOST)?)
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is no text (UTF-8)"))
+}
+
+/// The bytes of a stream of submissions.
+///
+/// # Errors
+/// When it cannot be read, or is too large.
+pub(crate) fn read_lines(from: impl Read) -> io::Result<Vec<u8>> {
+    read_up_to(from, MOST_OF_LINES)
+}
+
+fn read_up_to(from: impl Read, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    from.take(MOST + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > MOST {
-        let words = format!("it has more than {MOST} bytes, which is too much to read");
+    from.take(most + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > most {
+        let words = format!("it has more than {most} bytes, which is too much to read");
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, words));
     }
-    String::from_utf8(bytes)
-        .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is no text (UTF-8)"))
+    Ok(bytes)
 }
 
 #[cfg(test)]

@@ -37,6 +37,7 @@ mod tests;
 mod waits;
 mod yaml;
 
+use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -222,10 +223,24 @@ pub async fn run(command: ClientCommand) -> anyhow::Result<ExitCode> {
         Err(failure) => Output::text("").with(failure.exit, vec![failure.message]),
     };
     for problem in &output.problems {
-        eprintln!("attune: {}", attune_core::foreign::shown(problem));
+        tell(problem);
     }
-    render::to_stdout(&output.text)?;
+    if let Err(error) = render::to_stdout(&output.text) {
+        // What was done is done. But nobody can read it, and another exit code would say how it ended.
+        let first = output.text.lines().next().unwrap_or_default();
+        tell(&format!(
+            "stdout cannot be written ({error}) of what begins with: {first}"
+        ));
+        return Ok(ExitCode::from(Exit::Unknown as u8));
+    }
     Ok(ExitCode::from(output.exit as u8))
+}
+
+/// Says something on stderr, to nobody where that is a full disk or a pipe without a reader: that is no reason
+/// to panic.
+fn tell(problem: &str) {
+    let shown = attune_core::foreign::shown(problem);
+    writeln!(std::io::stderr(), "attune: {shown}").ok();
 }
 
 async fn execute(command: ClientCommand) -> Result<Output, Failure> {

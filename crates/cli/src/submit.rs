@@ -270,20 +270,24 @@ async fn wait(
     let spinner = spinner();
     let deadline = timeout.map(|timeout| started + timeout);
     let (mut pause, mut lost_since, mut told) = (FIRST_PAUSE, None, None);
+    let mut unseen = None;
     loop {
         match look(http, id, deadline).await {
             Ok(record) if record.status.is_terminal() => {
                 return Ok(record);
             }
             Ok(record) => {
-                lost_since = None;
+                (lost_since, unseen) = (None, None);
                 spinner.set_message(format!("execution {id} is {}", record.status));
                 if started.elapsed() >= TOLD_AFTER && told != Some(record.status) {
                     told = Some(record.status);
                     let remarks = tokio::time::timeout(REMARKS, waits::remarks(http, &record));
                     if let Some(why) = remarks.await.ok().and_then(|remarks| remarks.waits) {
                         spinner.suspend(|| {
-                            eprintln!("attune: execution {id} waits: {}", render::one_line(&why))
+                            super::tell(&format!(
+                                "execution {id} waits: {}",
+                                render::one_line(&why)
+                            ));
                         });
                     }
                 }
@@ -297,13 +301,17 @@ async fn wait(
                     )));
                 }
                 spinner.set_message(format!("execution {id}: {error}"));
+                unseen = Some(error);
             }
         }
         if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-            return Err(Failure::unknown(format!(
-                "execution {id} has not ended after {} s; it goes on",
-                timeout.unwrap_or_default().as_secs()
-            )));
+            let after = timeout.unwrap_or_default().as_secs();
+            return Err(Failure::unknown(match unseen {
+                None => format!("execution {id} has not ended after {after} s; it goes on"),
+                Some(error) => format!(
+                    "execution {id} was accepted; whether it has ended after {after} s is unknown: {error}"
+                ),
+            }));
         }
         let wake = Instant::now() + pause;
         let wake = deadline.map_or(wake, |deadline| wake.min(deadline));

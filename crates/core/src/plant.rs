@@ -11,6 +11,8 @@ pub enum Bug {
     AnySection,
     /// A worker forgets what it holds once the end was reported.
     EntryForgotten,
+    /// An operation that ends who waits has those ended who stand ahead, begun or not.
+    EndsAhead,
     /// A worker runs one more of a lane than has a slot.
     LaneOver,
     /// A worker takes what an owner of an earlier epoch says.
@@ -105,9 +107,10 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 47] = [
+    pub const ALL: [Self; 48] = [
         Self::AnySection,
         Self::EntryForgotten,
+        Self::EndsAhead,
         Self::LaneOver,
         Self::OldSection,
         Self::PartialReturn,
@@ -160,6 +163,7 @@ impl Bug {
         match self {
             Self::AnySection => "any-section",
             Self::EntryForgotten => "entry-forgotten",
+            Self::EndsAhead => "ends-ahead",
             Self::LaneOver => "lane-over",
             Self::OldSection => "old-section",
             Self::PartialReturn => "partial-return",

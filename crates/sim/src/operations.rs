@@ -9,7 +9,6 @@ use attune_core::{
 };
 use attune_executor::Fact;
 use attune_executor::round::Commit;
-use attune_executor::stored::Change;
 
 use crate::bus::Body;
 use crate::groups::Words;
@@ -36,14 +35,8 @@ fn is_meant(store: &Store, operation: &Operation, id: ExecutionId, row: &Row) ->
     let action = store.actions.iter().find(|action| action.id == row.action);
     let name = action.map_or("", |action| action.spec.action_ref.as_str());
     let (user, label) = Words::of(row.request).said();
-    // Who stands ahead of a slot is its worker's, as who holds one: it is not moved any more, and ended where those
-    // who wait are.
-    let is_ahead = row.status == Status::Queued && row.worker.is_some();
-    let ends = matches!(
-        operation.kind,
-        OperationKind::Clear | OperationKind::Cancel { .. }
-    );
-    let waits = row.status == Status::Queued && (ends || !is_ahead);
+    // Who stands ahead of a slot is its worker's, as who holds one: nobody else knows whether it has begun.
+    let waits = row.status == Status::Queued && row.worker.is_none();
     let is_there = waits || operation.kind.includes_running();
     is_there
         && filter.action.as_ref().is_none_or(|it| it.as_str() == name)
@@ -212,10 +205,7 @@ impl Part {
             if !is_meant {
                 return Some(format!("{id} is not meant, or did not wait: {row:?}"));
             }
-            let granted = |it: &Change| it.id == *id && it.worker.is_some();
-            let is_granted = commit.batch.changes.iter().any(granted);
-            let is_ahead = is_granted || row.is_some_and(|row| row.worker.is_some());
-            if !is_done(operation, commit, *id, is_ahead) {
+            if !is_done(operation, commit, *id) {
                 return Some(format!("it says that it was done to {id}, and it was not"));
             }
         }
@@ -246,7 +236,7 @@ fn waiting(row: &Row) -> Row {
 }
 
 /// Whether a commit does to an execution what an operation says.
-fn is_done(operation: &Operation, commit: &Commit, id: ExecutionId, is_ahead: bool) -> bool {
+fn is_done(operation: &Operation, commit: &Commit, id: ExecutionId) -> bool {
     let batch = &commit.batch;
     let mut ends = batch.ends.iter();
     let ended = ends.any(|end| end.id == id && end.outcome.status == Status::Cancelled);
@@ -256,8 +246,10 @@ fn is_done(operation: &Operation, commit: &Commit, id: ExecutionId, is_ahead: bo
     // One that expires in the same round has no place any more.
     let is_gone = batch.ends.iter().any(|end| end.id == id);
     match operation.kind {
-        OperationKind::Clear => ended || (is_ahead && (asked || is_gone)),
-        OperationKind::Cancel { .. } => ended || asked || is_gone,
+        OperationKind::Cancel {
+            include_running: true,
+        } => ended || asked || is_gone,
+        OperationKind::Clear | OperationKind::Cancel { .. } => ended,
         OperationKind::Reprioritise { priority } => {
             is_gone || moves.any(|it| it.id == id && it.priority == priority && !it.front)
         }

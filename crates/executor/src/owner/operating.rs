@@ -185,9 +185,8 @@ impl Owner {
             let is_held_off = |operation| held_off.contains_key(&(*id, operation));
             Some((*id, self.partition(*id)?.open_operation(is_held_off)?))
         });
-        let last = self.operating.last;
-        let next = next.min_by_key(|(id, _)| (Some(*id) <= last, *id));
-        let Some((id, operation)) = next else {
+        let mut next: Vec<(PartitionId, OperationId)> = next.collect();
+        if next.is_empty() {
             // Those whose partitions nothing can be decided about now come back with them.
             let mut all = self.places.keys().filter_map(|id| self.partition(*id));
             self.operating.is_any = all.any(|it| it.open_operation(|_| false).is_some())
@@ -198,12 +197,16 @@ impl Owner {
                     .over(Call::LoadOperationWords(Vec::new()).name());
             }
             return;
-        };
-        let rows = &mut self.operating.pace;
-        let rows = rows.next_page(operation, self.options.operation_rows);
-        let max = self.operating.at_once.unwrap_or(rows).min(rows).max(1);
-        let page = self.partition(id).and_then(|it| it.page(operation, max));
-        let Some(page) = page else { return };
+        }
+        let last = self.operating.last;
+        next.sort_unstable_by_key(|(id, _)| (Some(*id) <= last, *id));
+        let page = next.into_iter().find_map(|(id, operation)| {
+            let rows = &mut self.operating.pace;
+            let rows = rows.next_page(operation, self.options.operation_rows);
+            let max = self.operating.at_once.unwrap_or(rows).min(rows).max(1);
+            Some((id, self.partition(id)?.page(operation, max)?))
+        });
+        let Some((id, page)) = page else { return };
         self.operating.last = Some(id);
         if !page.needs_words || page.ids.is_empty() {
             self.pending.push_back((id, Event::Page(page, Vec::new())));

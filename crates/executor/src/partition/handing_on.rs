@@ -51,14 +51,15 @@ impl Partition {
         }
     }
 
-    /// Calls those back who stand ahead, where they may not begin before others, or not at all.
+    /// Calls those back who stand ahead, where they may not begin before others, or not at all, or where an
+    /// operation ends who waits.
     pub(super) fn call_back(
         &mut self,
         queue: &mut ActionQueue,
         action: &Action,
         out: &mut Vec<Effect>,
     ) {
-        if let Some(worker) = queue.recall() {
+        if let Some(worker) = queue.recall(self.wants_lanes_of(action)) {
             let action_id = action.id;
             out.push(Effect::Recall { worker, action_id });
         }
@@ -110,6 +111,7 @@ impl Partition {
         let pool = &action.spec.pool;
         let roster = self.roster.lock();
         may_stand_ahead(action)
+            && !self.wants_lanes_of(action)
             && !roster.is_waited_for(pool)
             && roster.may_lead(worker, pool, slots)
     }

@@ -1,6 +1,9 @@
 //! Tests of executions that are granted to a worker ahead of their slots.
 
-use attune_core::{Outcome, PauseMode, PauseTarget, Priority, RejectCode, RequestId, WorkerId};
+use attune_core::{
+    Operation, OperationFilter, OperationId, OperationKind, OperationProgress, Outcome,
+    PartOfOperation, PauseMode, PauseTarget, Priority, RejectCode, RequestId, WorkerId,
+};
 
 use super::super::test_world::{
     ACTION, WORKER, World, action, cancel, completed, completion, life, submit_event,
@@ -129,6 +132,68 @@ fn pause(world: &mut World, holds: bool) {
         false => pauses.held.remove(&all),
     };
     world.round(vec![Event::Pauses(Arc::new(pauses))]);
+}
+
+/// Nobody here knows which of them have begun: one that has goes on, as everybody does who runs.
+#[test]
+fn an_operation_that_ends_who_waits_calls_them_back_first() {
+    let include_running = false;
+    for kind in [
+        OperationKind::Clear,
+        OperationKind::Cancel { include_running },
+    ] {
+        let (mut world, ids) = world(1, 9);
+        let operation = begin(&mut world, kind);
+        assert_eq!(world.stored.recalled, [(WORKER, ACTION)]);
+        while let Some(page) = world.partition.page(operation, 3) {
+            assert_eq!(page.ids, [], "{kind:?}");
+            world.round(vec![Event::Page(page, Vec::new())]);
+        }
+        assert_eq!(world.ahead(), ids[1..9], "{kind:?}");
+        // One begins before its worker hears of it; the rest comes back, and is not granted again.
+        world.complete(ids[0], 1);
+        give_back(&mut world, &ids[2..9]);
+        assert_eq!((world.holders(), world.ahead()), (vec![ids[1]], vec![]));
+        while let Some(page) = world.partition.page(operation, 3) {
+            world.round(vec![Event::Page(page, Vec::new())]);
+        }
+        assert!(!world.partition.wants_lanes_of(&action(Some(1))));
+        let left: Vec<_> = world.stored.active.keys().copied().collect();
+        assert_eq!(left, [ids[1]], "{kind:?}");
+        assert_eq!(world.stored.totals.cancelled, 8, "{kind:?}");
+    }
+}
+
+/// What runs is asked to end, and those ahead with it: for that nobody has to come back.
+#[test]
+fn an_operation_that_ends_what_runs_asks_them_to_end() {
+    let (mut world, ids) = world(1, 9);
+    let include_running = true;
+    let operation = begin(&mut world, OperationKind::Cancel { include_running });
+    while let Some(page) = world.partition.page(operation, 100) {
+        world.round(vec![Event::Page(page, Vec::new())]);
+    }
+    assert_eq!(world.stored.recalled, []);
+    let asked = |id: &ExecutionId| {
+        let queue = |queue: &mut ActionQueue| queue.holder(*id);
+        let holder = world.partition.queues.with_existing(ACTION, queue);
+        holder.flatten().is_some_and(|it| it.cancel_requested)
+    };
+    assert!(ids[..9].iter().all(asked));
+}
+
+fn begin(world: &mut World, kind: OperationKind) -> OperationId {
+    let id = OperationId(1);
+    let filter = OperationFilter {
+        all: true,
+        ..OperationFilter::default()
+    };
+    world.round(vec![Event::Operations(vec![PartOfOperation {
+        operation: Operation { id, kind, filter },
+        partition: world.partition.id,
+        progress: OperationProgress::default(),
+    }])]);
+    id
 }
 
 #[test]

@@ -395,7 +395,7 @@ impl Partition {
             } => self.reconcile_range(now, (after, last), &rows, &changed, out),
             Event::Reconcile { slots, changed } => self.reconcile(now, &slots, &changed, out),
             Event::Words(words) => self.assign(now, words, out),
-            Event::Operations(parts) => self.begin_operations(parts, out),
+            Event::Operations(parts) => self.begin_operations(now, parts, out),
             Event::Page(page, words) => self.operate(now, page, words, out),
             Event::Tick => self.tick(now, out),
         }

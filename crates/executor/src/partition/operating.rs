@@ -2,7 +2,9 @@
 //!
 //! Who may be meant is known here, so a page is made from memory: nothing in the store is searched. What
 //! only the submissions say (user and labels) is read for the executions of the page, by their ids. What
-//! was granted or has ended meanwhile is passed over. Progress is written as it is afterwards, not by how
+//! was granted or has ended meanwhile is passed over. Of who stands ahead of a slot nobody here knows whether its
+//! worker has begun it: an operation that ends who waits has those called back first, and goes on when they have
+//! come back, or have begun. Progress is written as it is afterwards, not by how
 //! much it changed, in the same commit as what was done: so whoever takes over goes on where the last
 //! commit ended, and the counts are what was done, whatever was written twice or never.
 
@@ -11,8 +13,8 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use attune_core::{
-    ActionId, Bug, ExecutionId, Moved, Operation, OperationId, OperationKind, OperationProgress,
-    OperationWords, Outcome, PartOfOperation, Priority, Seq, Status,
+    Action, ActionId, Bug, ExecutionId, Moved, Operation, OperationId, OperationKind,
+    OperationProgress, OperationWords, Outcome, PartOfOperation, Priority, Seq, Status,
 };
 
 use super::{Effect, Partition};
@@ -109,7 +111,12 @@ impl Partition {
 
     /// Takes in operations that are open in the store. One that has not begun here begins: what is
     /// accepted from now on is not meant.
-    pub(super) fn begin_operations(&mut self, parts: Vec<PartOfOperation>, out: &mut Vec<Effect>) {
+    pub(super) fn begin_operations(
+        &mut self,
+        now: Millis,
+        parts: Vec<PartOfOperation>,
+        out: &mut Vec<Effect>,
+    ) {
         let newest = Seq(Seq::new(self.epoch, self.next_place).0 - 1);
         for part in parts {
             let id = part.operation.id;
@@ -131,9 +138,27 @@ impl Partition {
             }
             known.open.insert(id, part);
         }
+        let of_lanes = |action_id: &ActionId| {
+            let has_lane = |queue: &mut ActionQueue| queue.has_lane();
+            self.queues.with_existing(*action_id, has_lane) == Some(true)
+        };
+        let with_lanes: Vec<ActionId> = self.holding.iter().copied().filter(of_lanes).collect();
+        // Who is served calls them back.
+        self.unserved.extend(with_lanes);
+        self.serve_turns(now, out);
     }
 
-    /// The next executions that an operation may be about, up to `max` of them.
+    /// Whether an operation is open that ends those of an action who wait: nobody of it stands ahead then.
+    pub(super) fn wants_lanes_of(&self, action: &Action) -> bool {
+        let open = self.operations.iter().flat_map(|known| &known.open);
+        let mut operations = open.map(|(_, part)| &part.operation);
+        operations.any(|operation| {
+            calls_back(operation.kind) && operation.filter.covers(&action.spec.action_ref)
+        })
+    }
+
+    /// The next executions that an operation may be about, up to `max` of them; `None` while the next of them
+    /// stands ahead of a slot and is called back.
     pub(crate) fn page(&self, operation: OperationId, max: usize) -> Option<Page> {
         let part = self.part(operation)?;
         let (filter, progress) = (&part.operation.filter, &part.progress);
@@ -170,15 +195,20 @@ impl Partition {
             };
             if *covered.entry(action_id).or_insert_with(covers)
                 && let Some(standing) = self.standing(action_id, id)
-                && is_meant(&part.operation, id, standing)
             {
-                page.ids.push(id);
+                if is_awaited(&part.operation, id, standing) {
+                    (page.to, page.is_last) = (before(id), false);
+                    break;
+                }
+                if is_meant(&part.operation, id, standing) {
+                    page.ids.push(id);
+                }
             }
         }
         if page.is_last {
             page.to = upto;
         }
-        Some(page)
+        (page.is_last || page.to > from).then_some(page)
     }
 
     fn standing(&self, action_id: ActionId, id: ExecutionId) -> Option<Standing> {
@@ -243,7 +273,7 @@ impl Partition {
                         continue;
                     }
                     // What was not answered is asked for again.
-                    (to, is_last) = (Seq(id.seq().0 - 1), false);
+                    (to, is_last) = (before(*id), false);
                     break;
                 };
                 let says = OperationWords {
@@ -253,6 +283,11 @@ impl Partition {
                 if !operation.filter.matches(says) {
                     continue;
                 }
+            }
+            if standing.is_some_and(|standing| is_awaited(&operation, *id, standing)) {
+                // It was granted ahead since the page was made.
+                (to, is_last) = (before(*id), false);
+                break;
             }
             let standing = standing.filter(|standing| is_meant(&operation, *id, *standing));
             match action_id.zip(standing) {
@@ -374,12 +409,31 @@ impl Partition {
     }
 }
 
-/// Whether an operation ends somebody who is granted to a worker: who stands ahead of a slot waits for it.
+/// The place before that of an execution.
+fn before(id: ExecutionId) -> Seq {
+    Seq(id.seq().0 - 1)
+}
+
+/// Whether operations of a kind end who waits and leave alone what runs.
+fn calls_back(kind: OperationKind) -> bool {
+    let ends = matches!(kind, OperationKind::Clear | OperationKind::Cancel { .. });
+    ends && !kind.includes_running() && !Bug::EndsAhead.is_planted()
+}
+
+/// Whether an operation cannot be done to an execution before its worker has said whether it has begun.
+fn is_awaited(operation: &Operation, id: ExecutionId, standing: Standing) -> bool {
+    let Standing::Holds(holder) = standing else {
+        return false;
+    };
+    holder.is_ahead() && calls_back(operation.kind) && operation.filter.admits(id, holder.priority)
+}
+
+/// Whether an operation ends somebody who is granted to a worker.
 fn is_ended_by(kind: OperationKind, holder: Holder) -> bool {
-    match kind {
-        OperationKind::Clear | OperationKind::Cancel { .. } if holder.is_ahead() => true,
-        kind => kind.includes_running(),
-    }
+    kind.includes_running()
+        || (holder.is_ahead()
+            && Bug::EndsAhead.is_planted()
+            && matches!(kind, OperationKind::Clear | OperationKind::Cancel { .. }))
 }
 
 /// Whether an operation is about an execution that stands so, as far as that is known without its words.

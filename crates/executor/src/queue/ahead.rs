@@ -274,13 +274,14 @@ impl ActionQueue {
     }
 
     /// Calls those back who stand ahead, where they must come back: operators hold the queue, its bounds are others,
-    /// or whoever waits first belongs before one of them. The worker that is to be told, once.
-    pub(crate) fn recall(&mut self) -> Option<WorkerId> {
+    /// or whoever waits first belongs before one of them; or for what comes to all of them (`is_wanted`). The
+    /// worker that is to be told, once.
+    pub(crate) fn recall(&mut self, is_wanted: bool) -> Option<WorkerId> {
         let load = self.load.as_deref()?;
         let ahead = load.ahead.as_ref().filter(|ahead| !ahead.is_recalled)?;
         let worker = load.active.get(*ahead.line.front()?)?.worker;
         let has_its_slots = self.lane_slots() == Some(ahead.slots);
-        if !self.is_held() && has_its_slots && !self.is_overtaken(load) {
+        if !is_wanted && !self.is_held() && has_its_slots && !self.is_overtaken(load) {
             return None;
         }
         let ahead = self.load.as_deref_mut()?.ahead.as_mut()?;
@@ -288,6 +289,13 @@ impl ActionQueue {
         // Where that happens again and again a long line comes back more often than it is of use.
         ahead.length = (ahead.length / 2).max(1);
         worker
+    }
+
+    /// Whether anybody stands ahead.
+    pub(crate) fn has_lane(&self) -> bool {
+        self.load
+            .as_ref()
+            .is_some_and(|load| load.ahead_count() > 0)
     }
 
     /// The worker from which those who stand ahead were called back, and that has not answered.

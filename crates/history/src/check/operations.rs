@@ -2,7 +2,8 @@
 //!
 //! *I11.* In each partition an operation comes to an execution at most once, and to none that was accepted
 //! after it began there; its counts rise by what each page did, and never fall, over owners too. What it
-//! says to have cleared has ended as cancelled, or had been granted ahead of its slot, so that it was asked to end; what it says to have moved was moved, and what it says to have
+//! says to have cleared, or cancelled where it leaves alone what runs, has ended as cancelled, and its worker had not
+//! begun it; what it says to have moved was moved, and what another one says to have
 //! cancelled has ended as cancelled or had held a slot, so that it was asked to end. When whole queues were
 //! cleared, nobody who was meant is given its first slot afterwards. When the API says that it is over, the
 //! counts that it shows are those of all partitions.
@@ -19,7 +20,7 @@ use attune_core::{
 use attune_record::{Operated, OperationAsked, OperationTold, Record};
 
 use super::decision::What;
-use super::facts::Facts;
+use super::facts::{Facts, Key};
 use super::{Judged, Promise, Violation, violation};
 
 /// What was recorded of operations.
@@ -65,6 +66,15 @@ impl Operations {
     }
 }
 
+impl Operations {
+    /// Whether an operation was asked for that ends who waits and leaves alone what runs.
+    fn leaves_running(&self, operation: OperationId) -> bool {
+        let told = self.told.iter().find(|(it, _)| it.operation == operation);
+        let asked = told.and_then(|(told, _)| self.asked.get(&told.request_id));
+        asked.is_some_and(|asked| !asked.what.includes_running())
+    }
+}
+
 pub(super) fn judge(facts: &Facts, judged: &mut Judged, broken: &mut Vec<Violation>) {
     let operations = &facts.operations;
     let held = held(facts);
@@ -74,7 +84,8 @@ pub(super) fn judge(facts: &Facts, judged: &mut Judged, broken: &mut Vec<Violati
         pages.sort_by_key(|(page, record)| (page.epoch, *record));
         judged.operations += 1;
         let found = judge_pages(*operation, *partition, &pages);
-        broken.extend(found.or_else(|| judge_done(facts, &held, &pages)));
+        let leaves_running = operations.leaves_running(*operation);
+        broken.extend(found.or_else(|| judge_done(facts, &held, leaves_running, &pages)));
         let last = pages.last().map(|(page, _)| page.progress);
         over.entry(*operation).or_default().extend(last);
     }
@@ -147,16 +158,22 @@ fn judge_pages(
 /// What it did is what was decided.
 fn judge_done(
     facts: &Facts,
-    (held, ahead): &(HashSet<ExecutionId>, HashSet<ExecutionId>),
+    (held, ahead): &(HashSet<ExecutionId>, HashSet<Key>),
+    leaves_running: bool,
     pages: &[&(Operated, u32)],
 ) -> Option<Violation> {
     pages.iter().find_map(|(page, record)| {
-        let is_cancelled = |id: &ExecutionId| {
-            let ended = facts.execution(*id).and_then(|it| it.ended);
-            ended.is_some_and(|(_, status, _)| status == Status::Cancelled)
+        let cancelled = |id: &ExecutionId| {
+            let (attempt, status, _) = facts.execution(*id)?.ended?;
+            (status == Status::Cancelled).then_some((*id, attempt))
+        };
+        let is_cancelled = |id: &ExecutionId| cancelled(id).is_some();
+        let has_waited = |id: &ExecutionId| {
+            cancelled(id).is_some_and(|key| !(ahead.contains(&key) && facts.starts.has_begun(key)))
         };
         let is_right = |id: &ExecutionId| match page.what.as_str() {
-            "clear" => is_cancelled(id) || ahead.contains(id),
+            "clear" => has_waited(id),
+            "cancel" if leaves_running => has_waited(id),
             "cancel" => is_cancelled(id) || held.contains(id),
             "reprioritise" | "move_to_front" => facts.operations.moved.contains(id),
             _ => true,
@@ -170,19 +187,22 @@ fn judge_done(
     })
 }
 
-/// Whoever has held a slot, and whoever has stood ahead of one; nobody where no operation has ended anybody.
-fn held(facts: &Facts) -> (HashSet<ExecutionId>, HashSet<ExecutionId>) {
+/// Whoever has held a slot or stood ahead of one, and the attempts that were granted ahead and not taken back; none
+/// where no operation has ended anybody.
+fn held(facts: &Facts) -> (HashSet<ExecutionId>, HashSet<Key>) {
     let mut pages = facts.operations.pages.values().flatten();
     if !pages.any(|(page, _)| ["cancel", "clear"].contains(&page.what.as_str())) {
         return Default::default();
     }
     let decisions = facts.decisions.values().flatten();
-    let ahead = decisions
-        .clone()
-        .filter_map(|decision| match decision.what {
-            What::Ahead((id, _), _) => Some(id),
-            _ => None,
-        });
+    let mut ahead = HashSet::new();
+    for decision in decisions.clone() {
+        match decision.what {
+            What::Ahead(key, _) => drop(ahead.insert(key)),
+            What::Revoked(key, _) => drop(ahead.remove(&key)),
+            _ => {}
+        }
+    }
     let held = decisions
         .clone()
         .filter_map(|decision| match decision.what {
@@ -191,7 +211,7 @@ fn held(facts: &Facts) -> (HashSet<ExecutionId>, HashSet<ExecutionId>) {
             }
             _ => None,
         });
-    (held.collect(), ahead.collect())
+    (held.collect(), ahead)
 }
 
 /// What the API shows in the end is what the owners counted.

@@ -48,6 +48,11 @@ pub(super) struct Starts {
 }
 
 impl Starts {
+    /// Whether a worker has taken an attempt to be begun.
+    pub(super) fn has_begun(&self, key: Key) -> bool {
+        self.taken.contains_key(&key) && !self.never_begun.contains_key(&key)
+    }
+
     /// Adds a record; those of other kinds change nothing. Gives back what it breaks at once.
     pub(super) fn add(&mut self, number: u32, record: &Record) -> Option<Violation> {
         match record {

@@ -1,7 +1,7 @@
 //! Histories with bulk operations: good ones, and broken ones of each kind.
 
 use attune_core::{
-    ExecutionId, OperationFilter, OperationId, OperationKind, OperationProgress, Priority,
+    Attempt, ExecutionId, OperationFilter, OperationId, OperationKind, OperationProgress, Priority,
     RequestId, Seq,
 };
 use attune_record::{MovedExecution, Operated, OperationAsked, OperationTold, Record};
@@ -38,6 +38,35 @@ impl World {
                 filter,
                 t_ns,
             }))
+        });
+    }
+
+    /// Somebody who waits is granted ahead of its slot.
+    fn grant_ahead(&mut self, id: ExecutionId) {
+        let row = self.rows.get_mut(&id).unwrap();
+        row.attempt = row.attempt.next();
+        self.grants += 1;
+        let (attempt, limit, order, grant_no) =
+            (row.attempt, Some(self.limit), self.order, self.grants);
+        let worker = Some(self.worker());
+        self.decide(|epoch| Record::Granted {
+            ahead: true,
+            execution_id: id,
+            action_id: ACTION,
+            attempt,
+            grant_no,
+            limit,
+            order,
+            group_limit: None,
+            demands: None,
+            rate: None,
+            interval_ms: None,
+            weights: None,
+            at: None,
+            worker,
+            epoch,
+            round: 0,
+            t_ns: 0,
         });
     }
 
@@ -262,6 +291,46 @@ fn who_is_left_in_a_queue_that_was_cleared_is_accused() {
     world.page("clear", progress(ids[1], 1, 0), &[ids[1]], &[]);
     world.drain();
     assert_breaks(&world, Promise::I11);
+}
+
+/// An operation that leaves alone what runs ends nobody whom a worker has begun.
+#[test]
+fn who_had_begun_ahead_of_its_slot_is_not_ended_by_an_operation_that_ends_who_waits() {
+    let kinds = [
+        OperationKind::Clear,
+        OperationKind::Cancel {
+            include_running: false,
+        },
+    ];
+    for (kind, has_begun) in kinds.into_iter().flat_map(|it| [(it, false), (it, true)]) {
+        let mut world = World::new(1);
+        let ids: Vec<_> = (0..2).map(|_| world.submit(NORMAL)).collect();
+        world.ask(kind);
+        world.grant_ahead(ids[1]);
+        if has_begun {
+            let worker = world.worker();
+            world.push(|t_ns| Record::Taken {
+                execution_id: ids[1],
+                attempt: Attempt(1),
+                worker,
+                pid: None,
+                t_ns,
+            });
+        }
+        world.cancel(ids[1]);
+        let mut last = progress(ids[1], 1, 0);
+        last.finished = true;
+        world.page(kind.name(), last, &ids[1..], &[]);
+        world.tell(1, 1);
+        world.drain();
+        let found = findings(&world);
+        let broken = found.first().map(broken).unwrap_or_default();
+        assert_eq!(
+            broken.contains(&Promise::I11),
+            has_begun,
+            "{kind:?}: {found:?}"
+        );
+    }
 }
 
 #[test]

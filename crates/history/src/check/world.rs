@@ -44,7 +44,7 @@ pub(super) struct World {
     snapshots: u32,
     pub(super) epoch: i64,
     pub(super) next: u32,
-    grants: i64,
+    pub(super) grants: i64,
     pub(super) round: u64,
     t: i64,
     pub(super) counts: [u64; 4],
