@@ -418,6 +418,14 @@ impl<G: Granted> Entries<G> {
         None
     }
 
+    /// What was taken to be begun still waits for its start: until it is said to run it counts from now.
+    pub fn put_off(&mut self, key: Key, now: Millis) {
+        let state = self.entries.get_mut(&key).map(|entry| &mut entry.state);
+        if let Some(State::Running { since, told: false }) = state {
+            *since = now;
+        }
+    }
+
     /// A run has ended.
     pub fn end(&mut self, key: Key) -> Outcome {
         match self.entries.get_mut(&key) {

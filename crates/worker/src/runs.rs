@@ -8,12 +8,12 @@ use attune_dispatch::Key;
 use attune_messages::v1::{Completion, ExecutionCompleted};
 use attune_messages::v2::Grant;
 use attune_record::{Record, Recorder, now_ns};
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use tokio::task::{Id, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use crate::lease::Life;
-use crate::runner::{Ended, Gate, Runner, Stop};
+use crate::runner::{Began, Ended, Gate, Runner, Stop};
 
 /// The runs that take time, each in a task of its own.
 pub(crate) struct Runs {
@@ -31,7 +31,7 @@ pub(crate) struct Running {
     pub(crate) key: Key,
     pub(crate) action_id: ActionId,
     pub(crate) life: Arc<Life>,
-    started_at: DateTime<Utc>,
+    began: Arc<Began>,
 }
 
 /// A run that is over.
@@ -39,7 +39,8 @@ pub(crate) struct Running {
 pub(crate) struct Finished {
     pub(crate) run: Arc<Running>,
     ended: Ended,
-    finished_at: DateTime<Utc>,
+    /// When that was, and how long it ran, where it began. The clock may be set meanwhile.
+    times: (DateTime<Utc>, Option<TimeDelta>),
 }
 
 impl Running {
@@ -48,12 +49,25 @@ impl Running {
             key: request.key(),
             action_id: request.action_id,
             life: Arc::clone(life),
-            started_at: Utc::now(),
+            began: Arc::new(Began::now()),
         }
     }
 }
 
 impl Finished {
+    fn of(run: Arc<Running>, ended: Ended) -> Self {
+        let ran = run.began.elapsed();
+        let ran = ran.map(|ran| TimeDelta::from_std(ran).unwrap_or(TimeDelta::MAX));
+        let times = (Utc::now(), ran);
+        Self { run, ended, times }
+    }
+
+    /// When it began and ended.
+    fn began_and_ended(&self) -> Option<(DateTime<Utc>, DateTime<Utc>)> {
+        let (ended, ran) = self.times;
+        Some((ended.checked_sub_signed(ran?)?, ended))
+    }
+
     /// Whether it was never begun and its slot is to be given back: while its worker's life is not
     /// over, only this worker can say so.
     pub(crate) fn is_given_back(&self) -> bool {
@@ -63,13 +77,14 @@ impl Finished {
     /// What is reported of it: nothing when it was killed, or when its worker's life is over, so
     /// that its slot is somebody else's to decide about.
     pub(crate) fn into_completion(self) -> Option<ExecutionCompleted> {
+        let times = self.began_and_ended();
         match self.ended {
             Ended::Outcome(outcome) if !self.run.life.is_over() => Some(completion(
                 self.run.key,
                 self.run.action_id,
                 self.run.life.worker(),
                 outcome,
-                Some((self.run.started_at, self.finished_at)),
+                times,
             )),
             _ => None,
         }
@@ -157,6 +172,13 @@ impl Runs {
         self.by_task.is_empty()
     }
 
+    /// Those that wait for their start, because their worker can start nothing.
+    pub(crate) fn unbegun(&self) -> impl Iterator<Item = Key> + '_ {
+        let runs = self.by_task.values();
+        let unbegun = runs.filter(|run| run.began.elapsed().is_none());
+        unbegun.map(|run| run.key)
+    }
+
     /// How many belong to a life that is over, and so should be gone.
     pub(crate) fn overdue(&self) -> usize {
         self.by_task
@@ -173,11 +195,7 @@ impl Runs {
             record_start(self.recorder.as_ref(), &run, began_ns);
             record_end(self.recorder.as_ref(), &run, Some(outcome.status));
             let ended = Ended::Outcome(outcome);
-            return Some(Finished {
-                run: Arc::new(run),
-                ended,
-                finished_at: Utc::now(),
-            });
+            return Some(Finished::of(Arc::new(run), ended));
         }
         let stop = Stop {
             cancel: CancellationToken::new(),
@@ -222,11 +240,7 @@ impl Runs {
             let execution_id = run.key.0;
             tracing::error!(execution.id = %execution_id, %fault, "a run ended by a fault");
             let outcome = Outcome::failed("the worker failed while running it");
-            Finished {
-                run,
-                ended: Ended::Outcome(outcome),
-                finished_at: Utc::now(),
-            }
+            Finished::of(run, Ended::Outcome(outcome))
         }))
     }
 }
@@ -246,7 +260,8 @@ async fn attend(
         "a run begins"
     );
     record_start(recorder.as_ref(), &run, now_ns());
-    let ended = runner.run(&request, run.life.worker(), stop).await;
+    let began = Arc::clone(&run.began);
+    let ended = runner.run(&request, run.life.worker(), began, stop).await;
     let status = match &ended {
         // After the lease, its guard may have killed it.
         Ended::Outcome(outcome) if !run.life.is_over() => Some(outcome.status),
@@ -259,11 +274,7 @@ async fn attend(
         status = status.map_or("killed", Status::as_str),
         "a run is over"
     );
-    Finished {
-        run,
-        ended,
-        finished_at: Utc::now(),
-    }
+    Finished::of(run, ended)
 }
 
 fn record_start(recorder: Option<&Recorder>, run: &Running, t_ns: i64) {

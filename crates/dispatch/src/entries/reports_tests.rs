@@ -67,6 +67,21 @@ fn a_run_is_told_once_and_again_after_a_sync() {
     assert_eq!(entries.reports(9_000), []);
 }
 
+/// What waits for its start at a worker that can start nothing does not run.
+#[test]
+fn a_run_that_waits_for_its_start_counts_from_when_it_begins() {
+    let mut entries = with(told(0, &[1]));
+    entries.begin_next(10).unwrap();
+    for now in [50, 100, 150] {
+        entries.put_off(key(0, 1), now);
+        assert_eq!(started(&entries.reports(now + 40)), []);
+    }
+    assert_eq!(started(&entries.reports(260)), [(key(0, 1), 110)]);
+    entries.put_off(key(0, 1), 300);
+    assert_eq!(started(&entries.reports(500)), [], "that is said once");
+    entries.put_off(key(0, 2), 300);
+}
+
 #[test]
 fn what_has_ended_early_is_never_told() {
     let mut entries = with(told(0, &[1]));

@@ -15,7 +15,7 @@ mod start;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use attune_core::{Builtin, Outcome, Run, Status, WorkerId};
@@ -65,19 +65,46 @@ pub(crate) struct Stop {
     pub(crate) over: CancellationToken,
 }
 
+/// When a run has begun, by a clock that nobody sets; not yet where it waits for its start.
+#[derive(Debug)]
+pub(crate) struct Began(Mutex<Option<Instant>>);
+
+impl Began {
+    pub(crate) fn now() -> Self {
+        Self(Mutex::new(Some(Instant::now())))
+    }
+
+    /// How long ago that was.
+    pub(crate) fn elapsed(&self) -> Option<Duration> {
+        self.at().map(|at| at.elapsed())
+    }
+
+    fn at(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// How long a run may take, and what ends it earlier.
 struct Bounds {
     /// Under whose lease it runs.
     worker: WorkerId,
+    began: Arc<Began>,
     stop: Stop,
     timeout: Duration,
     deadline: Instant,
 }
 
 impl Bounds {
+    /// It waits for its start.
+    fn wait(&self) {
+        *self.began.at() = None;
+    }
+
     /// Begins the time that the run may take anew.
     fn restart(&mut self) {
-        self.deadline = Instant::now() + self.timeout;
+        let now = Instant::now();
+        *self.began.at() = Some(now);
+        self.deadline = now + self.timeout;
     }
 
     /// Waits until something ends the run from outside.
@@ -155,13 +182,20 @@ impl Runner {
     }
 
     /// Runs to the end, whatever ends it; nothing of the run is left when this returns.
-    pub(crate) async fn run(&self, request: &Grant, worker: WorkerId, stop: Stop) -> Ended {
+    pub(crate) async fn run(
+        &self,
+        request: &Grant,
+        worker: WorkerId,
+        began: Arc<Began>,
+        stop: Stop,
+    ) -> Ended {
         if let Some(outcome) = Self::instant(request) {
             return Ended::Outcome(outcome);
         }
         let timeout = Duration::from_secs(u64::from(request.timeout_seconds));
         let bounds = Bounds {
             worker,
+            began,
             stop,
             timeout,
             deadline: Instant::now() + timeout,

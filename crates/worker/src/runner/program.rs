@@ -94,6 +94,7 @@ impl Programs {
                 }
             }
             drop(begun);
+            bounds.wait();
             tokio::select! {
                 biased;
                 () = bounds.stop.over.cancelled() => return Ended::Killed,

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::time::Instant;
 
-use super::{Ended, Runner, Stop};
+use super::{Began, Ended, Runner, Stop};
 use crate::guard::Guard;
 use crate::options::WorkerOptions;
 
@@ -68,7 +68,8 @@ fn script(text: &str) -> Grant {
 
 impl Bench {
     async fn ended(&self, request: Grant, stop: Stop) -> Ended {
-        let run = self.runner.run(&request, WorkerId::fresh(), stop);
+        let began = Arc::new(Began::now());
+        let run = self.runner.run(&request, WorkerId::fresh(), began, stop);
         let ended = tokio::time::timeout(PATIENCE, run)
             .await
             .expect("the run never ended");
@@ -457,7 +458,12 @@ async fn a_run_whose_task_is_dropped_leaves_nothing_behind() {
     let request = script(&text);
     let task = tokio::spawn(async move {
         runner
-            .run(&request, WorkerId::fresh(), Stop::default())
+            .run(
+                &request,
+                WorkerId::fresh(),
+                Arc::new(Began::now()),
+                Stop::default(),
+            )
             .await
     });
     until("it runs", || sign.exists()).await;

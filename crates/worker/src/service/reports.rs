@@ -52,6 +52,11 @@ impl Service {
         {
             self.pending.has_ticked = false;
             let now = self.now();
+            if self.runs.gate().waiting() > 0 {
+                for key in self.runs.unbegun() {
+                    self.entries.put_off(key, now);
+                }
+            }
             let reports = self.entries.reports(now);
             let max_bytes = self.options.max_message_bytes;
             let messages = reports

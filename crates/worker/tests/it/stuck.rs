@@ -42,10 +42,15 @@ async fn a_worker_that_can_start_nothing_fails_nothing_and_takes_nothing() {
     assert_eq!(report.returned[0].why, "its worker can start nothing");
     assert!(!rig.has_more(), "nothing has failed");
 
+    let removed = chrono::Utc::now();
     std::fs::remove_file(&in_the_way).unwrap();
     let completion = rig.completion().await;
     assert_eq!(completion.status, Status::Succeeded, "{completion:?}");
     assert_eq!(completion.execution_id, program(1).execution_id);
+    assert!(
+        completion.started_at >= Some(removed),
+        "it ran since then, not since it was to"
+    );
     assert_eq!(rig.owner.hello().await, worker);
     rig.store.until_draining(false).await;
     told(&rig, false).await;
@@ -82,6 +87,7 @@ async fn what_waits_for_its_start_can_be_cancelled_and_the_worker_stopped() {
     rig.cancel(&[&first]).await;
     let cancelled = rig.completion().await;
     assert_eq!(cancelled.status, Status::Cancelled);
+    assert_eq!((cancelled.started_at, cancelled.finished_at), (None, None));
     rig.stop().await;
     assert!(!rig.has_more());
     let retired = rig.store.change(|state| state.retired.len());
