@@ -394,10 +394,14 @@ pub(crate) fn submit(request_id: RequestId, item: v1::Submit) -> Submit {
     Submit::new(request_id, item.submission, on_reject)
 }
 
+/// What a worker says of how long something has run counts as no more than this, in milliseconds: a day more than
+/// the longest `timeout_seconds`. From a clock that was set, or anybody, comes what lies before all calendars.
+const LONGEST_RUN: Millis = 31 * 24 * 3600 * 1000;
+
 /// A completion of which it is known who has run it.
 pub(crate) fn completion(item: v1::Completion) -> Option<Completion> {
     let times = item.started_at.zip(item.finished_at);
-    let ran = times.map(|(from, to)| (to - from).num_milliseconds().max(0));
+    let ran = times.map(|(from, to)| (to - from).num_milliseconds().clamp(0, LONGEST_RUN));
     Some(Completion {
         worker: item.worker?,
         ran,
@@ -422,7 +426,8 @@ pub(crate) fn report(report: v2::WorkerReport) -> Reported {
     let returned = returned.map(|it| ((it.execution_id, it.attempt), Arc::from(it.why)));
     let started = report.started.into_iter();
     let started = started.map(|it| {
-        let age = Millis::try_from(it.age_ms).unwrap_or(Millis::MAX);
+        let age = Millis::try_from(it.age_ms).unwrap_or(LONGEST_RUN);
+        let age = age.min(LONGEST_RUN);
         ((it.execution_id, it.attempt), age)
     });
     Reported {
@@ -496,5 +501,58 @@ pub(crate) fn answer(message_id: Uuid, answer: Answer) -> v1::Answer {
             Ok(it) => v1::AnswerOutcome::Accepted(accepted(it)),
             Err(reject) => v1::AnswerOutcome::Rejected(reject),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use attune_core::{ActionId, Attempt, ExecutionId, Status};
+
+    use super::*;
+
+    /// By a worker whose clock was set meanwhile, or that says anything: a time of the store stays one.
+    #[test]
+    fn what_a_worker_says_of_a_long_run_is_bounded() {
+        let at = |text: &str| text.parse::<DateTime<Utc>>().expect("a time");
+        for (from, to, ran) in [
+            ("2026-01-01T00:00:00Z", "2026-01-01T00:00:01.5Z", 1_500),
+            ("2026-01-01T00:00:01Z", "2026-01-01T00:00:00Z", 0),
+            ("0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z", LONGEST_RUN),
+        ] {
+            let item = v1::Completion {
+                execution_id: ExecutionId(1),
+                attempt: Attempt(1),
+                action_id: ActionId(1),
+                status: Status::Succeeded,
+                result: None,
+                error: None,
+                exit_code: None,
+                stdout: None,
+                stderr: None,
+                partition: None,
+                worker: Some(WorkerId::fresh()),
+                started_at: Some(at(from)),
+                finished_at: Some(at(to)),
+            };
+            assert_eq!(
+                completion(item).expect("its worker is known").ran,
+                Some(ran)
+            );
+        }
+        let worker = WorkerId::fresh();
+        let started = [5, u64::MAX].map(|age_ms| v2::StartedGrant {
+            execution_id: ExecutionId(1),
+            attempt: Attempt(1),
+            age_ms,
+        });
+        let said = report(v2::WorkerReport {
+            worker,
+            elsewhere: 0,
+            returned: Vec::new(),
+            started: started.into(),
+            resync: Vec::new(),
+        });
+        let ages: Vec<Millis> = said.started.iter().map(|(_, age)| *age).collect();
+        assert_eq!(ages, [5, LONGEST_RUN]);
     }
 }

@@ -116,6 +116,20 @@ pub fn words(error: &serde_json::Error) -> String {
     format!("{begins} at line {line} column {column}")
 }
 
+/// [`words`], with the field that they are about: found by reading once more, as nearly all can be read.
+fn words_with_field<M: Message>(text: &str, error: &serde_json::Error) -> String {
+    let mut json = serde_json::Deserializer::from_str(text);
+    let read = match text.starts_with('[') {
+        true => serde_path_to_error::deserialize::<_, Vec<M>>(&mut json).map(drop),
+        false => serde_path_to_error::deserialize::<_, M>(&mut json).map(drop),
+    };
+    let path = read.err().map(|wrong| wrong.path().to_string());
+    match path.filter(|path| path != ".") {
+        Some(path) => format!("{}: {}", cut(&path, 200), words(error)),
+        None => words(error),
+    }
+}
+
 impl DecodeError {
     /// Whether a newer program can read it: it must wait, not be buried.
     pub fn is_newer(&self) -> bool {
@@ -186,7 +200,7 @@ impl<'a> Envelope<'a> {
         };
         let items: Vec<M> = items.map_err(|error| DecodeError::Payload {
             message_type: M::TYPE,
-            why: words(&error),
+            why: words_with_field::<M>(text, &error),
         })?;
         if items.is_empty() {
             Err(DecodeError::Empty)

@@ -50,6 +50,8 @@ pub(crate) struct Persister<S: ?Sized> {
     pace: Pace,
     backoff: Backoff,
     log: LogPace,
+    /// Of snapshots that cannot be used.
+    poison_log: LogPace,
     /// Whether any write succeeds.
     writing: Failing,
     write_patience: Duration,
@@ -78,6 +80,7 @@ impl<S: StatsStore + ?Sized + 'static> Persister<S> {
             pace: Pace::new(options.min_interval),
             backoff: Backoff::default(),
             log: LogPace::default(),
+            poison_log: LogPace::default(),
             writing: Failing::default(),
             write_patience: options.write_patience,
             progress: options.progress.clone(),
@@ -151,11 +154,14 @@ impl<S: StatsStore + ?Sized + 'static> Persister<S> {
     fn bury(&mut self, delivery: &Delivery, body: Bytes, reason: &str) {
         let reason = &reason[..reason.floor_char_boundary(REASON_BYTES)];
         let id = delivery.message_id.as_deref();
-        tracing::warn!(
-            message.id = id,
-            reason,
-            "a snapshot cannot be used; it goes to the dead letters"
-        );
+        if self.poison_log.is_due() {
+            tracing::warn!(
+                message.id = id,
+                reason,
+                so_far = self.poison_log.tries(),
+                "snapshots cannot be used and go to the dead letters; this is the last of them"
+            );
+        }
         self.counters.poisoned.add(1);
         self.letters
             .push(letter(&Topic::QueueStats, delivery, body, reason));

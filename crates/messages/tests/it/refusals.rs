@@ -326,3 +326,22 @@ fn unknown_fields_of_the_frame_and_white_space_are_no_matter() {
     assert!(envelope.is::<EnforcementCreated>());
     assert_eq!(envelope.items::<EnforcementCreated>().unwrap().len(), 1);
 }
+
+/// Whoever sent it finds what is wrong without counting columns.
+#[test]
+fn what_is_wrong_in_a_payload_is_named_with_its_field() {
+    for (item, field) in [
+        (r#"{"execution_id": 1, "attempt": {}}"#, "attempt: "),
+        (r#"{"execution_id": "one", "attempt": 1}"#, "execution_id: "),
+        (
+            r#"[{"execution_id": 1, "attempt": 1, "action_id": true}]"#,
+            "[0].action_id: ",
+        ),
+    ] {
+        let body = envelope("execution.completed", "1", item);
+        let error = decode_batch::<ExecutionCompleted>(&body, MAX_BYTES).unwrap_err();
+        let words = error.to_string();
+        let begins = format!("the payload is not a `execution.completed`: {field}invalid type");
+        assert!(words.starts_with(&begins), "{words}");
+    }
+}
