@@ -270,14 +270,13 @@ async fn wait(
     let spinner = spinner();
     let deadline = timeout.map(|timeout| started + timeout);
     let (mut pause, mut lost_since, mut told) = (FIRST_PAUSE, None, None);
-    let mut unseen = None;
     loop {
-        match look(http, id, deadline).await {
+        let unseen = match look(http, id, deadline).await {
             Ok(record) if record.status.is_terminal() => {
                 return Ok(record);
             }
             Ok(record) => {
-                (lost_since, unseen) = (None, None);
+                lost_since = None;
                 spinner.set_message(format!("execution {id} is {}", record.status));
                 if started.elapsed() >= TOLD_AFTER && told != Some(record.status) {
                     told = Some(record.status);
@@ -291,6 +290,7 @@ async fn wait(
                         });
                     }
                 }
+                None
             }
             Err(error @ CallError::Refused(_)) => return Err(error.into()),
             Err(error) => {
@@ -301,9 +301,9 @@ async fn wait(
                     )));
                 }
                 spinner.set_message(format!("execution {id}: {error}"));
-                unseen = Some(error);
+                Some(error)
             }
-        }
+        };
         if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
             let after = timeout.unwrap_or_default().as_secs();
             return Err(Failure::unknown(match unseen {

@@ -47,12 +47,41 @@ async fn only_lines_are_lost(log: Stdio) -> anyhow::Result<()> {
     );
     let ready = api.get("/readyz").await?;
     ensure!(ready.status == 200, "{ready:?}");
+    cannot_say_what_was_done(&place).await?;
 
     let id = process.id().context("it has ended")?;
     let pid = Pid::from_raw(i32::try_from(id)?).context("no process")?;
     kill_process(pid, Signal::TERM)?;
     let status = process.wait().await?;
     ensure!(status.success(), "{status}");
+    Ok(())
+}
+
+/// A client command that has done what it should ends with 3 where nobody can read its answer: 1 would say how an
+/// execution ended.
+async fn cannot_say_what_was_done(place: &str) -> anyhow::Result<()> {
+    for arguments in [
+        &["submit", "core.noop"][..],
+        &["queues"],
+        &["executions", "list"],
+    ] {
+        let full = File::options().write(true).open("/dev/full")?;
+        let client = Command::new(env!("CARGO_BIN_EXE_attune"))
+            .args(arguments)
+            .args(["--url", &format!("http://{place}")])
+            .stdin(Stdio::null())
+            .stdout(full)
+            .stderr(Stdio::piped())
+            .spawn()?
+            .wait_with_output()
+            .await?;
+        let words = String::from_utf8_lossy(&client.stderr);
+        let is_said = words.contains("stdout cannot be written");
+        ensure!(
+            client.status.code() == Some(3) && is_said,
+            "{arguments:?}: {client:?}"
+        );
+    }
     Ok(())
 }
 

@@ -204,7 +204,14 @@ async fn wait_prints_the_result_and_exits_by_the_outcome() {
             "gave up after {:?} of {seconds} s",
             started.elapsed()
         );
+        assert!(late.message.ends_with("it goes on"), "{}", late.message);
     }
+    server.lock().unwrap().overloaded = true;
+    let line = "submit core.echo --wait --timeout 0";
+    let unseen = attune(&url, line).await.unwrap_err();
+    assert_eq!(unseen.exit, Exit::Unknown);
+    let words = "was accepted; whether it has ended after 0 s is unknown: ";
+    assert!(unseen.message.contains(words), "{}", unseen.message);
 }
 
 #[tokio::test]

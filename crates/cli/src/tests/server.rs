@@ -30,6 +30,8 @@ pub(super) struct Server {
     pub(super) changed_by: Option<String>,
     /// How often an execution was looked at.
     looks: usize,
+    /// Nobody can look at an execution.
+    pub(super) overloaded: bool,
     /// How every execution ends.
     pub(super) end: Option<Execution>,
 }
@@ -143,6 +145,9 @@ async fn list(
 async fn show(State(server): State<Shared>, Path(id): Path<i64>) -> Answer {
     let mut server = server.lock().unwrap();
     server.looks += 1;
+    if server.overloaded {
+        return refusal(StatusCode::SERVICE_UNAVAILABLE, "OVERLOADED", "", None);
+    }
     let ended = server.end.clone().filter(|_| server.looks >= 3);
     let mut found = ended.unwrap_or_else(|| record(id, Status::Running));
     found.id = ExecutionId(id);
