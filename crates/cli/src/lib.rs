@@ -32,6 +32,7 @@ mod queues;
 mod render;
 mod resubmit;
 mod submit;
+mod submit_wait;
 #[cfg(test)]
 mod tests;
 mod waits;
