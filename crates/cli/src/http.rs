@@ -103,10 +103,10 @@ impl Arrival {
             return false;
         }
         if !self.told.swap(true, Ordering::Relaxed) {
-            eprintln!(
-                "attune: {what}; waiting for it, {} s at most",
+            super::tell(&format!(
+                "{what}; waiting for it, {} s at most",
                 self.patience.as_secs()
-            );
+            ));
         }
         true
     }

@@ -138,13 +138,15 @@ impl Partition {
             }
             known.open.insert(id, part);
         }
-        let of_lanes = |action_id: &ActionId| {
+        let is_wanted = |action_id: &ActionId| {
             let has_lane = |queue: &mut ActionQueue| queue.has_lane();
-            self.queues.with_existing(*action_id, has_lane) == Some(true)
+            let action = self.actions.get(action_id);
+            action.is_some_and(|action| self.wants_lanes_of(action))
+                && self.queues.with_existing(*action_id, has_lane) == Some(true)
         };
-        let with_lanes: Vec<ActionId> = self.holding.iter().copied().filter(of_lanes).collect();
+        let wanted: Vec<ActionId> = self.holding.iter().copied().filter(is_wanted).collect();
         // Who is served calls them back.
-        self.unserved.extend(with_lanes);
+        self.unserved.extend(wanted);
         self.serve_turns(now, out);
     }
 

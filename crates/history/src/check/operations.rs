@@ -64,9 +64,7 @@ impl Operations {
             _ => {}
         }
     }
-}
 
-impl Operations {
     /// Whether an operation was asked for that ends who waits and leaves alone what runs.
     fn leaves_running(&self, operation: OperationId) -> bool {
         let told = self.told.iter().find(|(it, _)| it.operation == operation);

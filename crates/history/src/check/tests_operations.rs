@@ -41,35 +41,6 @@ impl World {
         });
     }
 
-    /// Somebody who waits is granted ahead of its slot.
-    fn grant_ahead(&mut self, id: ExecutionId) {
-        let row = self.rows.get_mut(&id).unwrap();
-        row.attempt = row.attempt.next();
-        self.grants += 1;
-        let (attempt, limit, order, grant_no) =
-            (row.attempt, Some(self.limit), self.order, self.grants);
-        let worker = Some(self.worker());
-        self.decide(|epoch| Record::Granted {
-            ahead: true,
-            execution_id: id,
-            action_id: ACTION,
-            attempt,
-            grant_no,
-            limit,
-            order,
-            group_limit: None,
-            demands: None,
-            rate: None,
-            interval_ms: None,
-            weights: None,
-            at: None,
-            worker,
-            epoch,
-            round: 0,
-            t_ns: 0,
-        });
-    }
-
     fn tell(&mut self, matched: u64, done: u64) {
         self.push(|t_ns| {
             Record::OperationTold(OperationTold {
@@ -306,7 +277,7 @@ fn who_had_begun_ahead_of_its_slot_is_not_ended_by_an_operation_that_ends_who_wa
         let mut world = World::new(1);
         let ids: Vec<_> = (0..2).map(|_| world.submit(NORMAL)).collect();
         world.ask(kind);
-        world.grant_ahead(ids[1]);
+        world.grant(ids[1], true);
         if has_begun {
             let worker = world.worker();
             world.push(|t_ns| Record::Taken {

@@ -44,7 +44,7 @@ pub(super) struct World {
     snapshots: u32,
     pub(super) epoch: i64,
     pub(super) next: u32,
-    pub(super) grants: i64,
+    grants: i64,
     pub(super) round: u64,
     t: i64,
     pub(super) counts: [u64; 4],
@@ -311,33 +311,9 @@ impl World {
         {
             self.waiting.remove(&first);
             let (_, id) = first;
-            let row = self.rows.get_mut(&id).unwrap();
-            row.attempt = row.attempt.next();
-            row.status = Status::Running;
-            let attempt = row.attempt;
+            let attempt = self.grant(id, false);
+            self.rows.get_mut(&id).unwrap().status = Status::Running;
             self.holders.insert(id, attempt);
-            self.grants += 1;
-            let (limit, order, grant_no) = (Some(self.limit), self.order, self.grants);
-            let worker = Some(self.worker());
-            self.decide(|epoch| Record::Granted {
-                ahead: false,
-                execution_id: id,
-                action_id: ACTION,
-                attempt,
-                grant_no,
-                limit,
-                order,
-                group_limit: None,
-                demands: None,
-                rate: None,
-                interval_ms: None,
-                weights: None,
-                at: None,
-                worker,
-                epoch,
-                round: 0,
-                t_ns: 0,
-            });
             granted.push(id);
         }
         self.totals();
@@ -354,6 +330,36 @@ impl World {
                 self.handoffs.push((end, start));
             }
         }
+    }
+
+    /// Its next attempt is granted: a slot, or a place ahead of one.
+    pub(super) fn grant(&mut self, id: ExecutionId, ahead: bool) -> Attempt {
+        let row = self.rows.get_mut(&id).unwrap();
+        row.attempt = row.attempt.next();
+        let attempt = row.attempt;
+        self.grants += 1;
+        let (limit, order, grant_no) = (Some(self.limit), self.order, self.grants);
+        let worker = Some(self.worker());
+        self.decide(|epoch| Record::Granted {
+            ahead,
+            execution_id: id,
+            action_id: ACTION,
+            attempt,
+            grant_no,
+            limit,
+            order,
+            group_limit: None,
+            demands: None,
+            rate: None,
+            interval_ms: None,
+            weights: None,
+            at: None,
+            worker,
+            epoch,
+            round: 0,
+            t_ns: 0,
+        });
+        attempt
     }
 
     fn first(&self) -> Option<(Priority, ExecutionId)> {
