@@ -40,9 +40,23 @@ impl Shown {
         by.signum() * (by.abs() - slack).max(0)
     }
 
-    /// What the store's clock showed at monotonic time 0: at least and at most.
-    fn offsets(self) -> (Millis, Millis) {
-        (self.store - self.answered, self.store - self.asked)
+    /// The store's clock shows the time.
+    fn sure(self) -> Anchor {
+        Anchor {
+            least: self.store - self.answered,
+            most: self.store - self.asked,
+            later: None,
+        }
+    }
+
+    /// Either clock may show it.
+    fn in_doubt(self) -> Anchor {
+        let earlier = self.store.min(self.own);
+        Anchor {
+            least: earlier - self.answered,
+            most: earlier - self.asked,
+            later: Some(self.store.max(self.own) - self.asked),
+        }
     }
 }
 
@@ -57,13 +71,14 @@ pub(super) enum Finding {
     Agree(Millis),
 }
 
-/// Where monotonic time 0 lies in the time by which is decided.
+/// Where monotonic time 0 lies in the time by which is decided: between two bounds.
 #[derive(Debug, Clone, Copy)]
-enum Anchor {
-    /// Between these.
-    Sure { least: Millis, most: Millis },
-    /// By the earlier of two clocks that differ, and by the later.
-    Doubt { earlier: Millis, later: Millis },
+struct Anchor {
+    least: Millis,
+    most: Millis,
+    /// While the clocks have always differed, the bounds are those of the earlier one, and this is where it lies
+    /// by the later one.
+    later: Option<Millis>,
 }
 
 /// How far ahead of the store's time an owner was when it saw that, and when: from then on it goes at half the
@@ -99,11 +114,7 @@ impl StoreClock {
 
     /// Without what it is ahead.
     fn offset(&self) -> Millis {
-        match self.anchor {
-            Some(Anchor::Sure { least, .. }) => least,
-            Some(Anchor::Doubt { earlier, .. }) => earlier,
-            None => 0,
-        }
+        self.anchor.map_or(0, |anchor| anchor.least)
     }
 
     /// The store's time, in milliseconds since 1970; the monotonic time itself until the store
@@ -115,9 +126,9 @@ impl StoreClock {
 
     /// The time to be written down for what is decided now: never before the time that it is.
     pub(super) fn stamp(&self, now: Millis) -> Millis {
-        match self.anchor {
-            Some(Anchor::Doubt { later, .. }) => now.saturating_add(later),
-            _ => self.at(now),
+        match self.anchor.and_then(|anchor| anchor.later) {
+            Some(later) => now.saturating_add(later),
+            None => self.at(now),
         }
     }
 
@@ -136,62 +147,66 @@ impl StoreClock {
 
     /// Takes what a look has shown, and says what is worth telling.
     pub(super) fn observe(&mut self, shown: Shown) -> Option<Finding> {
-        let (least, most) = shown.offsets();
         // As if the time by which an owner decides were that of a clock on the wall.
         if Bug::WallClock.is_planted() {
-            self.anchor = Some(Anchor::Sure { least, most });
+            self.anchor = Some(shown.sure());
             return None;
         }
-        match self.anchor {
-            Some(Anchor::Sure { least, most }) => self.carry_on(least, most, shown),
-            _ if shown.difference().abs() > DRIFT => self.doubt(shown),
-            Some(Anchor::Doubt { earlier, .. }) => {
-                self.anchor = Some(Anchor::Sure { least, most });
-                self.reported = 0;
-                Some(Finding::Agree(least - earlier))
-            }
-            None => {
-                self.anchor = Some(Anchor::Sure { least, most });
-                None
-            }
+        let before = self.anchor;
+        let was_sure = before.is_some_and(|anchor| anchor.later.is_none());
+        let difference = shown.difference();
+        if !was_sure && difference.abs() > DRIFT {
+            self.follow(shown.in_doubt(), shown.answered);
+            return self.is_news(difference).map(Finding::Differ);
         }
-    }
-
-    /// The clocks differ, and neither was seen while they did not.
-    fn doubt(&mut self, shown: Shown) -> Option<Finding> {
-        let earlier = shown.store.min(shown.own) - shown.answered;
-        let later = shown.store.max(shown.own) - shown.asked;
-        self.anchor = Some(match self.anchor {
-            // What was decided by stays as it is.
-            Some(Anchor::Doubt { earlier, .. }) => Anchor::Doubt { earlier, later },
-            _ => Anchor::Doubt { earlier, later },
-        });
-        self.is_news(shown.difference()).map(Finding::Differ)
-    }
-
-    /// The time is known between two bounds. A look narrows them; one that contradicts them a
-    /// little is followed, because clocks do not run at quite the same pace.
-    fn carry_on(&mut self, least: Millis, most: Millis, shown: Shown) -> Option<Finding> {
-        let (new_least, new_most) = shown.offsets();
-        let drift = (new_least - most).max(0) + (new_most - least).min(0);
+        let drift = self.follow(shown.sure(), shown.answered);
+        if before.is_some() && !was_sure {
+            // The earlier clock was the wrong one.
+            if drift.abs() > DRIFT {
+                self.anchor = Some(shown.sure());
+                self.ahead = None;
+            }
+            self.reported = 0;
+            return Some(Finding::Agree(drift));
+        }
         if drift.abs() > DRIFT {
             return self.is_news(drift).map(Finding::Drift);
         }
-        let stays = drift == 0 || (drift < 0 && Bug::ClockStaysAhead.is_planted());
-        let (least, most) = match stays {
-            true => (least.max(new_least), most.min(new_most)),
-            false => (new_least, new_most),
-        };
-        // Wherever it is from now on, it was here.
-        let (since, was) = (shown.answered, self.at(shown.answered));
-        self.anchor = Some(Anchor::Sure {
-            least,
-            most: most.max(least),
-        });
-        let by = was - (since + least);
-        self.ahead = (by > 0).then_some(Ahead { since, by });
         self.reported = 0;
         None
+    }
+
+    /// The time is known between two bounds. A look narrows them; one that contradicts them a
+    /// little is followed, because clocks do not run at quite the same pace. Returns by how much it does: of one
+    /// that contradicts them by more than that, `later` alone is taken.
+    fn follow(&mut self, seen: Anchor, now: Millis) -> Millis {
+        let Some(before) = self.anchor else {
+            self.anchor = Some(seen);
+            return 0;
+        };
+        let drift = (seen.least - before.most).max(0) + (seen.most - before.least).min(0);
+        if drift.abs() > DRIFT {
+            self.anchor = Some(Anchor {
+                later: seen.later,
+                ..before
+            });
+            return drift;
+        }
+        let stays = drift == 0 || (drift < 0 && Bug::ClockStaysAhead.is_planted());
+        let (least, most) = match stays {
+            true => (before.least.max(seen.least), before.most.min(seen.most)),
+            false => (seen.least, seen.most),
+        };
+        // Wherever it is from now on, it was here.
+        let was = self.at(now);
+        self.anchor = Some(Anchor {
+            least,
+            most: most.max(least),
+            later: seen.later,
+        });
+        let by = was - (now + least);
+        self.ahead = (by > 0).then_some(Ahead { since: now, by });
+        drift
     }
 
     /// A difference, unless about the same was reported last.
@@ -314,6 +329,35 @@ mod tests {
             assert_eq!(clock.observe(at(1_200, TWO_HOURS, 0)), drift);
             assert_eq!(clock.at(1_300), 9_001_300);
         }
+    }
+
+    #[test]
+    fn a_small_step_of_the_earlier_clock_is_followed_in_doubt_and_a_large_one_is_not() {
+        let mut clock = StoreClock::default();
+        let at = |now: Millis, store: Millis, own: Millis| {
+            seen(now, 9_000_000 + now + store, 9_000_000 + now + own)
+        };
+        let differ = Some(Finding::Differ(3_400 - TWO_HOURS));
+        assert_eq!(clock.observe(at(0, 3_400, TWO_HOURS)), differ);
+        assert_eq!(clock.observe(at(500, 0, TWO_HOURS)), None);
+        // At half the pace, as whoever knows the time goes.
+        assert_eq!(clock.at(500), 9_003_900);
+        assert_eq!(clock.at(1_500), 9_004_400);
+        assert_eq!(clock.at(7_300), 9_007_300);
+        assert_eq!(clock.stamp(7_300), 9_007_300 + TWO_HOURS);
+        let differ = Some(Finding::Differ(-2 * TWO_HOURS));
+        assert_eq!(clock.observe(at(8_000, -TWO_HOURS, TWO_HOURS)), differ);
+        assert_eq!(clock.at(8_000), 9_008_000);
+        // On the way back they agree, and it goes on to the end.
+        let differ = Some(Finding::Differ(-TWO_HOURS));
+        assert_eq!(clock.observe(at(8_500, 2_000, 2_000 + TWO_HOURS)), differ);
+        assert_eq!(clock.at(8_500), 9_010_500);
+        assert_eq!(clock.observe(at(9_000, 0, 0)), Some(Finding::Agree(-2_000)));
+        assert_eq!((clock.at(9_000), clock.at(11_000)), (9_011_000, 9_012_000));
+        assert_eq!(
+            (clock.at(13_000), clock.stamp(14_000)),
+            (9_013_000, 9_014_000)
+        );
     }
 
     #[test]

@@ -287,7 +287,8 @@ impl Partition {
                 }
             }
             if standing.is_some_and(|standing| is_awaited(&operation, *id, standing)) {
-                // It was granted ahead since the page was made.
+                // Nobody who is meant is granted ahead while the operation is open, and the page was made of who
+                // was not. Should it be so all the same, a program that runs is not to be ended.
                 (to, is_last) = (before(*id), false);
                 break;
             }
