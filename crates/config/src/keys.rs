@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use attune_core::network::is_public;
 use attune_core::{Network, PartitionId};
 use serde_json::Value;
+use url::Url;
 
 use crate::secret::percent_decoded;
 
@@ -316,6 +317,10 @@ fn check_text(
     Ok(value.clone())
 }
 
+/// How a password stands in a URL.
+pub(crate) const PASSWORDS: &str =
+    "write in a password %2F for /, %23 for #, %3F for ? and %40 for @";
+
 /// Never repeats the value: it may hold a password.
 fn check_url(value: &Value, schemes: &[&str]) -> Result<Value, String> {
     let Value::String(text) = value else {
@@ -334,6 +339,14 @@ fn check_url(value: &Value, schemes: &[&str]) -> Result<Value, String> {
     }
     if text.chars().any(char::is_control) {
         return Err("the URL holds a control character, such as NUL".to_owned());
+    }
+    // The drivers read it by the same library; its words repeat nothing of what was read.
+    let url = Url::parse(text).map_err(|error| match text.contains('@') {
+        true => format!("the URL cannot be read: {error}; {PASSWORDS}"),
+        false => format!("the URL cannot be read: {error}"),
+    })?;
+    if url.port() == Some(0) {
+        return Err("the URL names port 0".to_owned());
     }
     if schemes.contains(&"postgres") {
         check_postgres_parameters(place)?;
@@ -363,6 +376,16 @@ pub(crate) const POSTGRES_PARAMETERS: [&str; 18] = [
     "user",
 ];
 
+/// What the driver takes for `sslmode`.
+const SSL_MODES: [&str; 6] = [
+    "disable",
+    "allow",
+    "prefer",
+    "require",
+    "verify-ca",
+    "verify-full",
+];
+
 /// Refuses parameters that the driver does not know, without their values.
 fn check_postgres_parameters(place: &str) -> Result<(), String> {
     let before_fragment = place.split('#').next().unwrap_or_default();
@@ -376,6 +399,13 @@ fn check_postgres_parameters(place: &str) -> Result<(), String> {
             Some((name, _)) => (percent_decoded(name), true),
             None => (percent_decoded(parameter), false),
         };
+        let is_mode = matches!(&*name, "sslmode" | "ssl-mode");
+        let mode = parameter.split_once('=').map_or("", |(_, mode)| mode);
+        let mode = percent_decoded(mode).to_ascii_lowercase();
+        if is_mode && !SSL_MODES.contains(&mode.as_str()) {
+            let modes = SSL_MODES.join(", ");
+            return Err(format!("`{name}` of the URL is none of {modes}"));
+        }
         let is_option = name.starts_with("options[") && name.ends_with(']');
         if is_option || POSTGRES_PARAMETERS.contains(&&*name) {
             continue;

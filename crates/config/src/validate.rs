@@ -3,7 +3,7 @@
 use attune_core::Network;
 use serde_json::Value;
 
-use crate::keys::KEYS;
+use crate::keys::{KEYS, PASSWORDS};
 use crate::problem::{Problem, Problems};
 use crate::secret::shown_host;
 use crate::settings::Settings;
@@ -82,9 +82,10 @@ impl Settings {
         if has_late_at(self.database.url.expose()) {
             problems.push(problem(
                 "database.url",
-                "an `@` stands behind a `/` or a `#`, so that a part of a password could be taken for the \
-                 host; write in a password %2F for /, %23 for #, %3F for ? and %40 for @"
-                    .to_owned(),
+                format!(
+                    "an `@` stands behind a `/` or a `#`, so that a part of a password could be taken for \
+                     the host; {PASSWORDS}"
+                ),
             ));
         }
         if is_remote_guest(self.broker.url.expose()) {

@@ -166,6 +166,31 @@ fn impossible_values_are_refused_with_what_would_be_right() {
             "expected a URL that begins with postgres:// or postgresql://",
         ),
         ("ATTUNE__DATABASE__URL", "postgres://", "names no host"),
+        (
+            "ATTUNE__DATABASE__URL",
+            "postgres://u:hunter2@localhost:99999/x",
+            "the URL cannot be read: invalid port number; write in a password %2F for /",
+        ),
+        (
+            "ATTUNE__DATABASE__URL",
+            "postgres://u:hunter2@localhost:0/x",
+            "the URL names port 0",
+        ),
+        (
+            "ATTUNE__DATABASE__URL",
+            "postgres://:5432/x",
+            "the URL cannot be read: empty host",
+        ),
+        (
+            "ATTUNE__DATABASE__URL",
+            "postgres://u:hunter2@localhost/x?sslmode=hunter2",
+            "`sslmode` of the URL is none of disable, allow",
+        ),
+        (
+            "ATTUNE__BROKER__URL",
+            "amqp://u:hunter2@localhost:56720000/",
+            "the URL cannot be read: invalid port number",
+        ),
     ] {
         let text = problem(with_variable(variable, value));
         assert!(text.contains(expected), "{variable}={value}: {text}");
