@@ -210,9 +210,10 @@ fn judge_slots(
     }
     let (waiting, active) = (stats.queue_length, stats.active_count);
     let limit = limit.unwrap_or(0);
+    let wait = if waiting == 1 { "waits" } else { "wait" };
     found.push((
         HealthState::Unhealthy,
-        format!("stuck: {waiting} wait, but only {active} of {limit} slots are taken"),
+        format!("stuck: {waiting} {wait}, but only {active} of {limit} slots are taken"),
     ));
 }
 

@@ -69,7 +69,7 @@ fn the_bounds_are_where_they_are_said_to_be() {
         (
             (1, 1, 10, 0),
             Unhealthy,
-            "stuck: 1 wait, but only 1 of 2 slots are taken",
+            "stuck: 1 waits, but only 1 of 2 slots are taken",
         ),
         ((1, 1, 1, 0), Healthy, ""),
         ((0, 1, 0, 600), Healthy, ""),
@@ -93,7 +93,7 @@ fn the_bounds_are_where_they_are_said_to_be() {
 fn a_free_slot_may_be_nobodys_where_executions_are_grouped() {
     for (active, reasons) in [
         (1, &[][..]),
-        (0, &["stuck: 1 wait, but only 0 of 2 slots are taken"]),
+        (0, &["stuck: 1 waits, but only 0 of 2 slots are taken"]),
     ] {
         let stats = QueueStats {
             action_id: ActionId(1),

@@ -72,14 +72,19 @@ pub(super) async fn remarks(http: &Http, record: &Execution) -> Remarks {
             let query = [("after", Some(before)), ("limit", Some("1".to_owned()))];
             let found: Option<HolderList> = http.get(&path, &query).await.ok();
             let found = found.and_then(|list| list.holders.into_iter().next());
-            let Some(worker) = found.and_then(|holder| lost_worker(record, holder)) else {
+            let Some(worker) = found.and_then(|holder| worker_of(record, holder)) else {
                 return Remarks::default();
             };
-            let cluster = http.get("/cluster", &[]).await.ok();
-            let words = lost(&worker, record.id.partition(), cluster.as_ref());
+            let words = match worker.lease_remaining_ms {
+                0 => {
+                    let cluster = http.get("/cluster", &[]).await.ok();
+                    Some(lost(&worker, record.id.partition(), cluster.as_ref()))
+                }
+                _ => silent(&worker),
+            };
             Remarks {
                 waits: None,
-                worker: Some(words),
+                worker: words,
             }
         }
         _ => Remarks::default(),
@@ -99,17 +104,45 @@ pub(super) async fn troubles(http: &Http, record: &Execution) -> Option<String> 
                 pool: Some(action.spec.pool),
                 ..Around::default()
             };
-            dead_pool(&around)
+            idle_pool(&around)
         }
         _ => remarks(http, record).await.worker,
     }
 }
 
-/// That no worker lives of the pool that would run it.
-fn dead_pool(around: &Around) -> Option<String> {
+/// That no worker lives of the pool that would run it, or that none lets hear of itself.
+fn idle_pool(around: &Around) -> Option<String> {
     let (pool, living) = (around.pool.as_ref()?, living(around)?);
-    let words = || format!("no worker of its pool {pool:?} is alive");
-    living.is_empty().then(words)
+    let of_pool = format!("of its pool {pool:?}");
+    match living.is_empty() {
+        true => Some(format!("no worker {of_pool} is alive")),
+        false => silent_pool(&living, &of_pool),
+    }
+}
+
+/// That none of the workers whose leases hold lets hear of itself.
+fn silent_pool(living: &[&WorkerView], of_pool: &str) -> Option<String> {
+    let silences = living
+        .iter()
+        .map(|it| silence(it.seen_ago_ms, it.lease_remaining_ms));
+    let silences: Option<Vec<u64>> = silences.collect();
+    let since = millis(silences?.into_iter().min()?);
+    let left = millis(living.iter().map(|it| it.lease_remaining_ms).max()?);
+    Some(match living.len() {
+        1 => format!(
+            "the one worker {of_pool} has given no sign of life for {since}; its lease ends in {left}"
+        ),
+        many => format!(
+            "none of the {many} workers {of_pool} has given a sign of life for {since}; the last of \
+             their leases ends in {left}"
+        ),
+    })
+}
+
+/// For how long a worker whose lease holds has given no sign of life, in milliseconds, if that is longer than any
+/// that is well is silent: half of its lease.
+fn silence(seen_ago_ms: Option<u64>, lease_remaining_ms: u64) -> Option<u64> {
+    seen_ago_ms.filter(|silent| lease_remaining_ms > 0 && *silent > lease_remaining_ms)
 }
 
 /// For what an execution waits that keeps its slot until it is tried again, as far as its row says.
@@ -176,7 +209,7 @@ fn queued(record: &Execution, around: &Around, now: DateTime<Utc>) -> String {
             ));
         }
     }
-    said.extend(dead_pool(around));
+    said.extend(idle_pool(around));
     said.join("; ")
 }
 
@@ -208,7 +241,9 @@ fn requested(record: &Execution, around: &Around) -> String {
     said.push(match living(around).as_deref() {
         None => "who works could not be seen (`attune cluster`)".to_owned(),
         Some([]) => "no worker of that pool is alive (`attune cluster`)".to_owned(),
-        Some(living) => of_living(around, living),
+        Some(living) => {
+            silent_pool(living, "of that pool").unwrap_or_else(|| of_living(around, living))
+        }
     });
     let partition = record.id.partition();
     if let Owner::Nobody = owner(around.cluster.as_ref(), partition) {
@@ -239,11 +274,23 @@ fn of_living(around: &Around, living: &[&WorkerView]) -> String {
     }
 }
 
-/// The worker that a running execution has lost.
-fn lost_worker(record: &Execution, holder: Holder) -> Option<HolderWorker> {
+/// The worker that runs an execution.
+fn worker_of(record: &Execution, holder: Holder) -> Option<HolderWorker> {
     let same = holder.execution_id == record.id && holder.attempt == record.attempt;
-    let worker = holder.worker.filter(|_| same);
-    worker.filter(|worker| worker.lease_remaining_ms == 0)
+    holder.worker.filter(|_| same)
+}
+
+/// That a worker whose lease holds lets hear nothing of itself.
+fn silent(worker: &HolderWorker) -> Option<String> {
+    let since = millis(silence(worker.seen_ago_ms, worker.lease_remaining_ms)?);
+    let left = millis(worker.lease_remaining_ms);
+    let name = match &worker.name {
+        Some(name) => format!("its worker {name:?}"),
+        None => "its worker".to_owned(),
+    };
+    Some(format!(
+        "{name} has given no sign of life for {since}; its lease ends in {left}"
+    ))
 }
 
 /// What becomes of a slot whose worker is lost.

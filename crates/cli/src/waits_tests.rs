@@ -189,6 +189,36 @@ fn a_pool_without_workers_keeps_all_waiting() {
 }
 
 #[test]
+fn a_pool_of_which_nobody_is_heard_is_told_of_before_its_leases_end() {
+    let mut around = held(well(Some(1)));
+    around.explained = explained_as(|_| {});
+    let worker = &mut cluster(&mut around).workers[0];
+    (worker.lease_remaining_ms, worker.seen_ago_ms) = (20_000, Some(40_000));
+    assert_eq!(
+        queued_after(&around, 60),
+        "for a slot: 1 of 1 is taken, it is next; the one worker of its pool \"gpu\" has given no sign of \
+         life for 40.0s; its lease ends in 20.0s"
+    );
+    let words = requested(&record(7, Status::Requested), &around);
+    assert_eq!(
+        words,
+        "for its worker, of its pool \"gpu\", to say that it runs; the one worker of that pool has given no sign of \
+         life for 40.0s; its lease ends in 20.0s"
+    );
+    let mut second = cluster(&mut around).workers[0].clone();
+    (second.lease_remaining_ms, second.seen_ago_ms) = (25_000, Some(35_000));
+    cluster(&mut around).workers.push(second);
+    let said = queued_after(&around, 60);
+    let none = "none of the 2 workers of its pool \"gpu\" has given a sign of life for 35.0s; the last of their \
+                leases ends in 25.0s";
+    assert!(said.ends_with(none), "{said}");
+    let second = &mut cluster(&mut around).workers[1];
+    (second.lease_remaining_ms, second.seen_ago_ms) = (50_000, Some(10_000));
+    let said = queued_after(&around, 60);
+    assert!(said.ends_with("it is next"), "one is well: {said}");
+}
+
+#[test]
 fn what_has_a_slot_says_which_workers_it_waits_for() {
     let mut execution = record(7, Status::Requested);
     let of_pool = "for its worker, of its pool \"gpu\", to say that it runs";
@@ -225,12 +255,15 @@ fn a_run_whose_worker_is_lost_says_so() {
     let execution = record(8, Status::Running);
     let around = held(well(Some(1)));
     let holder = around.holders.as_ref().unwrap()[0].clone();
-    assert_eq!(lost_worker(&execution, holder.clone()), None);
-    let mut dead = holder;
-    let worker = dead.worker.as_mut().unwrap();
+    assert_eq!(worker_of(&record(9, Status::Running), holder.clone()), None);
+    let mut worker = worker_of(&execution, holder).unwrap();
+    assert_eq!(silent(&worker), None);
+    (worker.lease_remaining_ms, worker.seen_ago_ms) = (20_000, Some(40_000));
+    assert_eq!(
+        silent(&worker).unwrap(),
+        "its worker \"w-1\" has given no sign of life for 40.0s; its lease ends in 20.0s"
+    );
     (worker.lease_remaining_ms, worker.lost_for_ms) = (0, 12_000);
-    assert_eq!(lost_worker(&record(9, Status::Running), dead.clone()), None);
-    let mut worker = lost_worker(&execution, dead).unwrap();
     let partition = PartitionId(7);
     assert_eq!(
         lost(&worker, partition, around.cluster.as_ref()),
