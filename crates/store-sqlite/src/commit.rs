@@ -1,14 +1,14 @@
 //! Writing a batch: everything or nothing.
 
 use attune_core::PartitionId;
-use attune_store::{Committed, GrantedBody, MAX_BODIES_BYTES};
+use attune_store::{Committed, GrantedBody, MAX_BODIES_BYTES, StoreError};
 use futures_util::TryStreamExt as _;
 use sqlx::Executor as _;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
 use crate::batch::BatchLists;
 use crate::dead_letters;
-use crate::error::Failure;
+use crate::error::{Failure, from_sqlx};
 use crate::rows::{body, partition};
 use crate::script::Script;
 use crate::sql;
@@ -74,7 +74,7 @@ pub(crate) async fn write(
     let mut granted = Bodies::default();
     let changed = script.run(connection, |place, row| {
         if Some(place) == grant {
-            granted.add(&row)?;
+            granted.add(&row);
         }
         Ok(())
     });
@@ -92,17 +92,28 @@ pub(crate) async fn write(
         // Some had been written before: this batch is repeated. Asked now, the statement gives
         // the bodies of both, because those that were just written look the same. Nobody else has
         // written meanwhile, since this connection is the one that does.
-        let again = sqlx::query(sql::GRANTED_BODIES).bind(grants);
-        let mut rows = again.fetch(connection);
-        granted = Bodies::default();
-        while let Some(row) = rows.try_next().await? {
-            granted.add(&row)?;
-        }
+        granted = bodies_of(connection, grants).await.map_err(unknown)?;
     }
     Ok(Committed {
         granted: granted.bodies,
         ended: end.map_or(0, |end| changed[end]),
     })
+}
+
+async fn bodies_of(connection: &mut SqliteConnection, grants: String) -> sqlx::Result<Bodies> {
+    let mut rows = sqlx::query(sql::GRANTED_BODIES)
+        .bind(grants)
+        .fetch(connection);
+    let mut bodies = Bodies::default();
+    while let Some(row) = rows.try_next().await? {
+        bodies.add(&row);
+    }
+    Ok(bodies)
+}
+
+/// The failure of something after a batch was written: whoever gets it must not believe that nothing was.
+fn unknown(error: sqlx::Error) -> Failure {
+    StoreError::Unavailable(Box::new(from_sqlx(error))).into()
 }
 
 /// Whether a batch that failed did so because the writer does not own what it is about. Its transaction is
@@ -138,16 +149,19 @@ struct Bodies {
 }
 
 impl Bodies {
-    fn add(&mut self, row: &SqliteRow) -> Result<(), sqlx::Error> {
+    /// One that cannot be read is left out: what the batch says is written all the same, and whoever misses a
+    /// body loads it and is told why it cannot be.
+    fn add(&mut self, row: &SqliteRow) {
         self.rows += 1;
         if self.bytes > MAX_BODIES_BYTES {
-            return Ok(());
+            return;
         }
-        let body = body(row)?;
+        let Ok(body) = body(row) else {
+            return;
+        };
         self.bytes += body.parameters.get().len();
         if self.bytes <= MAX_BODIES_BYTES {
             self.bodies.push(body);
         }
-        Ok(())
     }
 }

@@ -73,6 +73,52 @@ async fn a_refused_row_leaves_nothing_of_its_batch() {
     assert_eq!(owner.active().await, 21);
 }
 
+/// What somebody else has made unreadable stops no batch, and no batch is told to have failed that was written: an
+/// owner would take what it granted for waiting.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_body_that_cannot_be_read_is_no_failure_of_what_is_written() {
+    let store = SqliteStore::temporary().await.unwrap();
+    let mut owner = Owner::of(&store).await;
+    let stored = owner.queued(200);
+    let first = Batch {
+        inserts: stored.clone(),
+        ..owner.batch()
+    };
+    store.commit(&first).await.unwrap();
+    let bad = stored[3].id;
+    let foreign = SqliteConnectOptions::new().filename(store.path());
+    let mut foreign = SqliteConnection::connect_with(&foreign).await.unwrap();
+    sqlx::query("UPDATE execution_active SET parameters = '{' WHERE id = ?1")
+        .bind(bad.0)
+        .execute(&mut foreign)
+        .await
+        .unwrap();
+    foreign.close().await.unwrap();
+
+    let batch = Batch {
+        updates: stored.iter().map(|new| grant(new.id)).collect(),
+        ..owner.batch()
+    };
+    for again in [false, true] {
+        let committed = store.commit(&batch).await.unwrap();
+        let mut granted: Vec<_> = committed.granted.iter().map(|body| body.id).collect();
+        granted.sort_unstable();
+        let mut readable: Vec<_> = stored.iter().map(|new| new.id).collect();
+        readable.retain(|id| *id != bad);
+        readable.sort_unstable();
+        assert_eq!(granted, readable, "again: {again}");
+        for new in &stored {
+            let record = store.find_execution(new.id).await.unwrap().unwrap();
+            assert_eq!(record.status, Status::Requested);
+        }
+    }
+    let unread = store.load_bodies(&[bad]).await;
+    assert!(
+        matches!(unread, Err(StoreError::Statement(_))),
+        "{unread:?}"
+    );
+}
+
 /// What an owner cannot write is refused before anything is.
 #[tokio::test]
 async fn an_update_to_another_status_is_refused() {
