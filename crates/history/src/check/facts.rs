@@ -87,6 +87,10 @@ pub(super) struct Facts {
     pub(super) requests: HashMap<RequestId, Request>,
     refs: HashMap<String, u32>,
     pub(super) grants: HashMap<Key, Grant>,
+    /// The limits under which whoever stood ahead was given its slot, and when.
+    handed_on: HashMap<Key, (i64, Bounds)>,
+    /// The limits of each action that were said last.
+    bounds: HashMap<ActionId, Bounds>,
     /// What the flow of each grant was worth, where slots were shared.
     pub(super) weights: HashMap<Key, FlowWeights>,
     /// When the owner recorded that an attempt held its slot no longer.
@@ -132,6 +136,16 @@ impl Facts {
         let epoch = id.seq().epoch();
         let epochs = self.epochs.get(&id.partition());
         epochs.is_none_or(|epochs| epochs.last() != Some(&epoch))
+    }
+
+    /// The limits under which an attempt was given the slot in which it started then: those of its grant, or, of
+    /// one that was granted ahead, those of the moment in which its owner handed it the slot. Where a worker has
+    /// handed it on by itself, before its owner did, nobody else had come in between.
+    pub(super) fn limits_of(&self, key: Key, start_ns: i64) -> Option<Bounds> {
+        let handed_on = self.handed_on.get(&key);
+        let handed_on = handed_on.filter(|(t_ns, _)| *t_ns <= start_ns);
+        let at_its_grant = || Some(self.grants.get(&key)?.bounds);
+        handed_on.map(|(_, bounds)| *bounds).or_else(at_its_grant)
     }
 
     /// Whether all that the owners of an execution decided is recorded: each of them, since it was accepted, has
@@ -328,7 +342,11 @@ impl Facts {
             }
             Record::HandedOn(one) => {
                 self.of_action(one.execution_id, one.action_id);
-                let what = What::HandedOn((one.execution_id, one.attempt));
+                let key = (one.execution_id, one.attempt);
+                if let Some(bounds) = self.bounds.get(&one.action_id) {
+                    self.handed_on.insert(key, (one.t_ns, *bounds));
+                }
+                let what = What::HandedOn(key);
                 (&one.action_id, &one.epoch, &one.t_ns, what)
             }
             Record::Moved(moved) => {
@@ -382,6 +400,7 @@ impl Facts {
                 };
                 let key = (*execution_id, *attempt);
                 self.of_action(key.0, *action_id).leaves |= *attempt == Attempt(1);
+                self.bounds.insert(*action_id, bounds);
                 let grant = Grant {
                     grant_no: *grant_no,
                     bounds,
@@ -464,6 +483,7 @@ impl Facts {
                     group_limit: *group_limit,
                     demands: *demands,
                 };
+                self.bounds.insert(*action_id, bounds);
                 (action_id, epoch, t_ns, What::Bounds(bounds, *max_length))
             }
             Record::Totals {

@@ -223,13 +223,14 @@ fn judge_limit(
     let mut under_way: BTreeMap<(Option<i64>, usize), Option<u32>> = BTreeMap::new();
     let mut unknown = 0_usize;
     // A next try in a kept slot takes none: it counts as granted when the first one was.
-    let grant_of = |index: usize| {
+    let slot_of = |index: usize| {
         let (id, mut attempt) = runs[index].key;
         while facts.kept.contains(&(id, Attempt(attempt.0 - 1))) {
             attempt = Attempt(attempt.0 - 1);
         }
-        facts.grants.get(&(id, attempt))
+        (id, attempt)
     };
+    let grant_of = |index: usize| facts.grants.get(&slot_of(index));
     let place = |index: usize| (grant_of(index).map(|grant| grant.grant_no), index);
     for (index, run) in runs.iter().enumerate() {
         while let Some((_, over)) = ends.next_if(|(end, _)| *end <= run.start_ns) {
@@ -238,7 +239,9 @@ fn judge_limit(
         }
         under_way.insert(
             place(index),
-            grant_of(index).and_then(|grant| limit_of(&grant.bounds)),
+            facts
+                .limits_of(slot_of(index), run.start_ns)
+                .and_then(|bounds| limit_of(&bounds)),
         );
         unknown += usize::from(grant_of(index).is_none());
         let latest = under_way.last_key_value().and_then(|(_, limit)| *limit);

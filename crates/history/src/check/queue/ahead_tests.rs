@@ -117,6 +117,47 @@ fn i2_a_slot_that_is_handed_on_before_it_is_free() {
     breaks(&world, Promise::I2);
 }
 
+/// Three executions of which the second is granted ahead of its slot at limit 1, and has one as soon as the limit
+/// is 2, while the first runs.
+fn handed_on_by_a_raised_limit() -> (World, ExecutionId) {
+    let mut world = World::new(1);
+    let ids: Vec<_> = (0..3).map(|_| world.submit(NORMAL)).collect();
+    world.set_limit(2);
+    world.drain();
+    let at = place(&world, |record| is_granted(record, ids[1]));
+    let (mut granted, handed_on) = grant_ahead(&world, ids[1]);
+    if let Record::Granted { limit, .. } = &mut granted {
+        *limit = Some(1);
+    }
+    world.records[at] = handed_on;
+    let raised = place(&world, is_raised);
+    world.records.insert(raised, granted);
+    (world, ids[1])
+}
+
+fn is_raised(record: &Record) -> bool {
+    matches!(record, Record::Limit { limit: Some(2), .. })
+}
+
+#[test]
+fn whoever_is_handed_a_slot_runs_under_the_limits_of_then() {
+    assert_clean(&handed_on_by_a_raised_limit().0);
+}
+
+#[test]
+fn i2_a_slot_that_is_handed_on_before_the_limit_is_raised() {
+    let (mut world, id) = handed_on_by_a_raised_limit();
+    let raised = place(&world, is_raised);
+    let handed_on = place(&world, |record| is_handed_on(record, id));
+    let raised = world.records.remove(raised);
+    world.records.insert(handed_on, raised);
+    for found in findings(&world) {
+        let at_once = |what: &str| what.starts_with("2 runs of action");
+        let of_programs = found.violations.iter().any(|it| at_once(&it.what));
+        assert!(of_programs, "{:#?}", found.violations);
+    }
+}
+
 #[test]
 fn i2_who_is_granted_ahead_to_another_worker() {
     let (mut world, ids) = handed_on();
