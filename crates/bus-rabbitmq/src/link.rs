@@ -24,8 +24,8 @@ const STABLE: Duration = Duration::from_secs(10);
 /// After so many connections that were lost, with none between them that lasted, the next one is
 /// not trusted until it has.
 const RELAPSES: u32 = 3;
-/// So many heartbeats a life must last: one that carries small messages alone, and no others, is
-/// found dead after two or three.
+/// So many heartbeats a life must last after one that fell silent: one that carries small messages alone, and no
+/// others, is found dead after two or three. After one that the broker ended [`STABLE`] is enough.
 const LASTING: u32 = 6;
 /// How often the state of the connection is looked at, whatever its events say.
 const LOOK: Duration = Duration::from_secs(1);
@@ -305,9 +305,13 @@ impl Supervisor {
             let Some(dialed) = self.dial().await else {
                 break;
             };
+            let lasting = match answers {
+                true => STABLE,
+                false => self.dialer.heartbeat() * LASTING,
+            };
             let loss = Loss {
                 lasted,
-                lasting: self.dialer.heartbeat() * LASTING,
+                lasting,
                 cause: life.cause(),
             };
             past.add(answers, loss);
