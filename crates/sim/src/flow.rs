@@ -241,10 +241,13 @@ impl World {
         keys.filter(|key| self.flow.ended.contains(key)).collect()
     }
 
-    /// Whether anybody changes by what an action is grouped.
+    /// Whether anybody changes by what an action is grouped, or how many of a user may wait, for which its executions
+    /// are told apart by their users.
     fn is_regrouped(&self, number: usize) -> bool {
         let mut ops = self.plan.ops.iter();
-        ops.any(|op| matches!(op.what, Op::Group { action, .. } if action == number))
+        ops.any(|op| {
+            matches!(op.what, Op::Group { action, .. } | Op::Overflow { action, .. } if action == number)
+        })
     }
 
     /// Who keeps its slot although the time of its next try has come.
