@@ -178,8 +178,8 @@ enum Missing {
 
 impl Missing {
     fn words(&self, operation: &OperationView) -> String {
-        let cannot_be_stored =
-            "what it does cannot be stored (`attune queues` says so of the queues there)";
+        let cannot_be_stored = "a worker has not given back what it was granted ahead, or what it does cannot be stored \
+                                (`attune queues` says which of the queues there)";
         match self {
             Self::Executors => {
                 "; no executor lives (`attune cluster`): nothing is done until one is started"

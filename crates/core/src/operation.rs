@@ -55,6 +55,11 @@ impl OperationKind {
         }
     }
 
+    /// Whether it ends what it is about.
+    pub fn ends(self) -> bool {
+        matches!(self, Self::Clear | Self::Cancel { .. })
+    }
+
     /// Whether those that hold a slot are meant as well.
     pub fn includes_running(self) -> bool {
         matches!(

@@ -4,7 +4,7 @@
 //! At most one page of one operation is decided in a round, whatever partition it is about: others wait
 //! for a page, and never for an operation. While others have work, every second round has no page, one that has takes
 //! no more than about twice as long, and most of the time that it took is left to them after it (`pace.rs`). What cannot be
-//! read holds up that operation alone, and is told.
+//! read, and a worker that does not give back what it was granted ahead, hold up that operation alone, and are told.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -44,6 +44,8 @@ pub(super) struct Operating {
     last: Option<PartitionId>,
     /// Operations that are left alone until a time.
     held_off: BTreeMap<(PartitionId, OperationId), Millis>,
+    /// Operations that wait until somebody comes back who stands ahead of a slot: since when.
+    awaiting: BTreeMap<(PartitionId, OperationId), Millis>,
     /// Operations whose pages the store refuses to write: since when, and what it said last.
     refused: BTreeMap<(PartitionId, OperationId), (Millis, String)>,
 }
@@ -77,6 +79,7 @@ impl Operating {
 impl Owner {
     /// A partition is served from now on.
     pub(super) fn adopt_operations(&mut self) {
+        self.operating.awaiting.clear();
         self.operating.ask();
     }
 
@@ -180,16 +183,12 @@ impl Owner {
             return;
         }
         let open = self.places.keys().filter(|id| self.is_open(**id));
-        let next = open.filter_map(|id| {
-            let held_off = &self.operating.held_off;
-            let is_held_off = |operation| held_off.contains_key(&(*id, operation));
-            Some((*id, self.partition(*id)?.open_operation(is_held_off)?))
-        });
-        let mut next: Vec<(PartitionId, OperationId)> = next.collect();
-        if next.is_empty() {
+        let open = open.filter(|id| self.operations_in_turn(**id).next().is_some());
+        let mut open: Vec<PartitionId> = open.copied().collect();
+        if open.is_empty() {
             // Those whose partitions nothing can be decided about now come back with them.
             let mut all = self.places.keys().filter_map(|id| self.partition(*id));
-            self.operating.is_any = all.any(|it| it.open_operation(|_| false).is_some())
+            self.operating.is_any = all.any(|it| it.open_operations(|_| false).next().is_some())
                 || self.pending.iter().any(|(_, event)| is_page(event));
             if self.operating.held_off.is_empty() {
                 self.operating.pace.forget();
@@ -199,13 +198,9 @@ impl Owner {
             return;
         }
         let last = self.operating.last;
-        next.sort_unstable_by_key(|(id, _)| (Some(*id) <= last, *id));
-        let page = next.into_iter().find_map(|(id, operation)| {
-            let rows = &mut self.operating.pace;
-            let rows = rows.next_page(operation, self.options.operation_rows);
-            let max = self.operating.at_once.unwrap_or(rows).min(rows).max(1);
-            Some((id, self.partition(id)?.page(operation, max)?))
-        });
+        open.sort_unstable_by_key(|id| (Some(*id) <= last, *id));
+        let mut pages = open.into_iter();
+        let page = pages.find_map(|id| Some((id, self.next_page(now, id)?)));
         let Some((id, page)) = page else { return };
         self.operating.last = Some(id);
         if !page.needs_words || page.ids.is_empty() {
@@ -217,6 +212,34 @@ impl Owner {
         let epoch = self.places.get(&id).map(|place| place.epoch);
         let of = (id, epoch.unwrap_or(Epoch(0)));
         self.call(Purpose::OperationWords(of, Box::new(page)), call);
+    }
+
+    /// The operations of a partition that may go on, by their turns.
+    fn operations_in_turn(&self, id: PartitionId) -> impl Iterator<Item = OperationId> {
+        let held_off = &self.operating.held_off;
+        let partition = self.partition(id).into_iter();
+        partition.flat_map(move |it| {
+            it.open_operations(move |operation| held_off.contains_key(&(id, operation)))
+        })
+    }
+
+    /// The next page of a partition: one that waits for somebody who stands ahead is passed by those after it.
+    fn next_page(&mut self, now: Millis, id: PartitionId) -> Option<Page> {
+        let in_turn: Vec<OperationId> = self.operations_in_turn(id).collect();
+        in_turn.into_iter().find_map(|operation| {
+            let rows = &mut self.operating.pace;
+            let rows = rows.next_page(operation, self.options.operation_rows);
+            let max = self.operating.at_once.unwrap_or(rows).min(rows).max(1);
+            let held_off = &self.operating.held_off;
+            let is_held_off = |operation| held_off.contains_key(&(id, operation));
+            let page = self.partition(id)?.page(operation, max, is_held_off);
+            let of = (id, operation);
+            match page {
+                Some(_) => drop(self.operating.awaiting.remove(&of)),
+                None => drop(self.operating.awaiting.entry(of).or_insert(now)),
+            }
+            page
+        })
     }
 
     /// The store has answered what the executions of a page say.
@@ -274,6 +297,26 @@ impl Owner {
             let (_, words) = refused.or_insert_with(|| (now, String::new()));
             said.clone_into(words);
         }
+    }
+
+    /// The partitions in which an operation waits for a worker that has not said whether it has begun what it was
+    /// granted ahead; everything else is decided.
+    pub fn awaiting_operations(
+        &self,
+        now: Millis,
+    ) -> impl Iterator<Item = (PartitionId, Epoch, Trouble)> + '_ {
+        let awaiting = self.operating.awaiting.iter();
+        awaiting.filter_map(move |((partition, operation), since)| {
+            let (worker, action_ref) = self.partition(*partition)?.awaited(*operation)?;
+            let trouble = Trouble {
+                for_ms: now - since,
+                words: format!(
+                    "operation {operation} waits for worker {worker}, which has not given back what it was \
+                     granted ahead of {action_ref}"
+                ),
+            };
+            Some((*partition, self.places.get(partition)?.epoch, trouble))
+        })
     }
 
     /// The partitions in which an operation does not go on because the store refuses what it does there;

@@ -145,7 +145,7 @@ fn an_operation_that_ends_who_waits_calls_them_back_first() {
         let (mut world, ids) = world(1, 9);
         let operation = begin(&mut world, kind);
         assert_eq!(world.stored.recalled, [(WORKER, ACTION)]);
-        while let Some(page) = world.partition.page(operation, 3) {
+        while let Some(page) = world.partition.page(operation, 3, |_| false) {
             assert_eq!(page.ids, [], "{kind:?}");
             world.round(vec![Event::Page(page, Vec::new())]);
         }
@@ -154,7 +154,7 @@ fn an_operation_that_ends_who_waits_calls_them_back_first() {
         world.complete(ids[0], 1);
         give_back(&mut world, &ids[2..9]);
         assert_eq!((world.holders(), world.ahead()), (vec![ids[1]], vec![]));
-        while let Some(page) = world.partition.page(operation, 3) {
+        while let Some(page) = world.partition.page(operation, 3, |_| false) {
             world.round(vec![Event::Page(page, Vec::new())]);
         }
         assert!(!world.partition.wants_lanes_of(&action(Some(1))));
@@ -170,7 +170,7 @@ fn an_operation_that_ends_what_runs_asks_them_to_end() {
     let (mut world, ids) = world(1, 9);
     let include_running = true;
     let operation = begin(&mut world, OperationKind::Cancel { include_running });
-    while let Some(page) = world.partition.page(operation, 100) {
+    while let Some(page) = world.partition.page(operation, 100, |_| false) {
         world.round(vec![Event::Page(page, Vec::new())]);
     }
     assert_eq!(world.stored.recalled, []);
@@ -182,8 +182,55 @@ fn an_operation_that_ends_what_runs_asks_them_to_end() {
     assert!(ids[..9].iter().all(asked));
 }
 
+/// A worker that does not answer holds up what has to know whether it has begun, and nothing else.
+#[test]
+fn an_operation_that_waits_for_a_lane_is_passed_by_those_that_need_not() {
+    let (mut world, ids) = world(1, 9);
+    let clear = begin(&mut world, OperationKind::Clear);
+    let front = begin_as(&mut world, 2, OperationKind::MoveToFront);
+    let include_running = true;
+    let cancel = begin_as(&mut world, 3, OperationKind::Cancel { include_running });
+    let in_turn: Vec<_> = world.partition.open_operations(|_| false).collect();
+    assert_eq!(in_turn, [clear, front, cancel]);
+    for operation in [clear, front] {
+        while let Some(page) = world.partition.page(operation, 100, |_| false) {
+            assert_eq!(page.ids, [], "{operation}");
+            world.round(vec![Event::Page(page, Vec::new())]);
+        }
+    }
+    let awaited = world.partition.awaited(clear);
+    let spec = action(Some(1)).spec;
+    assert_eq!(awaited, Some((WORKER, spec.action_ref)));
+    assert_eq!(
+        world.partition.awaited(front),
+        None,
+        "it waits for the first one"
+    );
+    // One that is held off is passed by all.
+    let page = world.partition.page(front, 100, |of| of == clear).unwrap();
+    assert_eq!(page.ids.len(), 1, "those ahead are nobody's to move");
+    while let Some(page) = world.partition.page(cancel, 100, |_| false) {
+        world.round(vec![Event::Page(page, Vec::new())]);
+    }
+    assert_eq!(world.stored.totals.cancelled, 1, "who waited is ended");
+    // What was begun ends, the rest comes back, and the others find nothing any more.
+    world.complete(ids[0], 1);
+    give_back(&mut world, &ids[1..9]);
+    for operation in [clear, front] {
+        while let Some(page) = world.partition.page(operation, 100, |_| false) {
+            world.round(vec![Event::Page(page, Vec::new())]);
+        }
+    }
+    assert_eq!(world.partition.open_operations(|_| false).next(), None);
+    assert_eq!(world.stored.active.len(), 0);
+}
+
 fn begin(world: &mut World, kind: OperationKind) -> OperationId {
-    let id = OperationId(1);
+    begin_as(world, 1, kind)
+}
+
+fn begin_as(world: &mut World, id: i64, kind: OperationKind) -> OperationId {
+    let id = OperationId(id);
     let filter = OperationFilter {
         all: true,
         ..OperationFilter::default()

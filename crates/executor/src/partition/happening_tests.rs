@@ -202,7 +202,10 @@ fn who_is_replaced_and_operations_that_are_over_are_told() {
         (1, vec![]),
         (2, vec![EventKind::Finished, EventKind::OperationFinished]),
     ] {
-        let page = world.partition.page(OperationId(id), 10).unwrap();
+        let page = world
+            .partition
+            .page(OperationId(id), 10, |_| false)
+            .unwrap();
         let words = Vec::new();
         let over = told(&mut world, Event::Page(page, words));
         let mut told = kinds(&over);

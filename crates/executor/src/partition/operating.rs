@@ -13,8 +13,8 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use attune_core::{
-    Action, ActionId, Bug, ExecutionId, Moved, Operation, OperationId, OperationKind,
-    OperationProgress, OperationWords, Outcome, PartOfOperation, Priority, Seq, Status,
+    Action, ActionId, ActionRef, Bug, ExecutionId, Moved, Operation, OperationId, OperationKind,
+    OperationProgress, OperationWords, Outcome, PartOfOperation, Priority, Seq, Status, WorkerId,
 };
 
 use super::{Effect, Partition};
@@ -42,6 +42,17 @@ pub(super) struct Operations {
 pub(super) struct Part {
     pub(super) operation: Arc<Operation>,
     pub(super) progress: OperationProgress,
+}
+
+impl Part {
+    /// Whether an execution of an action may be meant, and is not dealt with yet.
+    fn is_before(&self, id: ExecutionId, action_ref: &ActionRef) -> bool {
+        let (filter, seq) = (&self.operation.filter, id.seq());
+        self.progress.cursor.is_none_or(|cursor| cursor < seq)
+            && self.progress.upto.is_none_or(|upto| seq <= upto)
+            && (filter.ids.is_empty() || filter.ids.contains(&id))
+            && filter.covers(action_ref)
+    }
 }
 
 /// Executions that an operation may be about, the next ones after its cursor.
@@ -87,17 +98,19 @@ impl Partition {
         })
     }
 
-    /// The open operation whose turn it is, but for those that are held off. They are done one after the
-    /// other, by their numbers, so that of two over the same executions the later one has the last word; and
-    /// one that has begun is brought to its end first.
-    pub(crate) fn open_operation(
+    /// The open operations by their turns, but for those that are held off: the first that has a [page](Self::page)
+    /// goes on. They are done one after the other, by their numbers, so that of two over the same executions
+    /// the later one has the last word; and one that has begun is brought to its end first.
+    pub(crate) fn open_operations(
         &self,
         is_held_off: impl Fn(OperationId) -> bool,
-    ) -> Option<OperationId> {
-        let known = self.operations.as_ref()?;
-        let may_go_on = |id: &OperationId| !is_held_off(*id);
-        let first = || known.open.keys().copied().find(may_go_on);
-        known.current.filter(may_go_on).or_else(first)
+    ) -> impl Iterator<Item = OperationId> {
+        let known = self.operations.as_ref();
+        let current = known.and_then(|known| known.current);
+        let others = known.into_iter().flat_map(|known| known.open.keys());
+        let others = others.copied().filter(move |id| Some(*id) != current);
+        let in_turn = current.into_iter().chain(others);
+        in_turn.filter(move |id| !is_held_off(*id))
     }
 
     /// Forgets operations that are finished, and stored as such: no list that is read from now on shows
@@ -160,9 +173,22 @@ impl Partition {
     }
 
     /// The next executions that an operation may be about, up to `max` of them; `None` while the next of them
-    /// stands ahead of a slot and is called back.
-    pub(crate) fn page(&self, operation: OperationId, max: usize) -> Option<Page> {
+    /// stands ahead of a slot and is called back, or is an earlier operation's that waits for such a one and is
+    /// not held off. Of two that end who waits it does not matter which comes first.
+    pub(crate) fn page(
+        &self,
+        operation: OperationId,
+        max: usize,
+        is_held_off: impl Fn(OperationId) -> bool,
+    ) -> Option<Page> {
         let part = self.part(operation)?;
+        let earlier = self.operations.iter();
+        let earlier = earlier.flat_map(|known| known.open.range(..operation));
+        let earlier: Vec<&Part> = earlier
+            .filter(|(id, _)| !part.operation.kind.ends() && !is_held_off(**id))
+            .map(|(_, part)| part)
+            .filter(|part| calls_back(part.operation.kind))
+            .collect();
         let (filter, progress) = (&part.operation.filter, &part.progress);
         let upto = progress.upto?;
         let from = progress.cursor.unwrap_or(Seq(0));
@@ -198,7 +224,11 @@ impl Partition {
             if *covered.entry(action_id).or_insert_with(covers)
                 && let Some(standing) = self.standing(action_id, id)
             {
-                if is_awaited(&part.operation, id, standing) {
+                let action = || self.actions.get(&action_id);
+                let is_meant_by = |earlier: &&Part| {
+                    action().is_some_and(|action| earlier.is_before(id, &action.spec.action_ref))
+                };
+                if is_awaited(&part.operation, id, standing) || earlier.iter().any(is_meant_by) {
                     (page.to, page.is_last) = (before(id), false);
                     break;
                 }
@@ -211,6 +241,22 @@ impl Partition {
             page.to = upto;
         }
         (page.is_last || page.to > from).then_some(page)
+    }
+
+    /// The worker that has not said whether it has begun the next execution that an operation is about, and the action
+    /// of that one.
+    pub(crate) fn awaited(&self, operation: OperationId) -> Option<(WorkerId, ActionRef)> {
+        let part = self
+            .part(operation)
+            .filter(|part| calls_back(part.operation.kind))?;
+        let mut held = self.holding.iter().filter_map(|action_id| {
+            let action = self.actions.get(action_id)?;
+            let is_covered = part.operation.filter.covers(&action.spec.action_ref);
+            let from = |queue: &mut ActionQueue| queue.recalled_from();
+            let worker = self.queues.with_existing(*action_id, from).flatten()?;
+            is_covered.then(|| (worker, action.spec.action_ref.clone()))
+        });
+        held.next()
     }
 
     fn standing(&self, action_id: ActionId, id: ExecutionId) -> Option<Standing> {
@@ -419,8 +465,7 @@ fn before(id: ExecutionId) -> Seq {
 
 /// Whether operations of a kind end who waits and leave alone what runs.
 fn calls_back(kind: OperationKind) -> bool {
-    let ends = matches!(kind, OperationKind::Clear | OperationKind::Cancel { .. });
-    ends && !kind.includes_running() && !Bug::EndsAhead.is_planted()
+    kind.ends() && !kind.includes_running() && !Bug::EndsAhead.is_planted()
 }
 
 /// Whether an operation cannot be done to an execution before its worker has said whether it has begun.
@@ -433,10 +478,7 @@ fn is_awaited(operation: &Operation, id: ExecutionId, standing: Standing) -> boo
 
 /// Whether an operation ends somebody who is granted to a worker.
 fn is_ended_by(kind: OperationKind, holder: Holder) -> bool {
-    kind.includes_running()
-        || (holder.is_ahead()
-            && Bug::EndsAhead.is_planted()
-            && matches!(kind, OperationKind::Clear | OperationKind::Cancel { .. }))
+    kind.includes_running() || (holder.is_ahead() && Bug::EndsAhead.is_planted() && kind.ends())
 }
 
 /// Whether an operation is about an execution that stands so, as far as that is known without its words.

@@ -119,7 +119,7 @@ fn what_has_no_words_yet_is_asked_for_again_and_stops_nothing_else() {
         .operations
         .insert(operation.id, (operation, OperationProgress::default()));
     world.round(vec![Event::Operations(world.store.open())], false);
-    let page = world.partition.page(OperationId(1), 10).unwrap();
+    let page = world.partition.page(OperationId(1), 10, |_| false).unwrap();
     assert_eq!(page.ids.len(), 3, "two hold slots");
     world.round(vec![Event::Page(page, Vec::new())], false);
     assert_eq!(world.store.rows.len(), 5);
@@ -158,12 +158,12 @@ fn one_that_has_begun_is_brought_to_its_end_before_an_earlier_one_that_comes_lat
             world.take_over();
         }
         assert_eq!(
-            world.partition.open_operation(|_| false),
+            world.partition.open_operations(|_| false).next(),
             Some(OperationId(2))
         );
         let held_off = |id| id == OperationId(2);
         assert_eq!(
-            world.partition.open_operation(held_off),
+            world.partition.open_operations(held_off).next(),
             Some(OperationId(1))
         );
         world.finish();

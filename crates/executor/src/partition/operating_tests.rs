@@ -130,10 +130,10 @@ impl World {
 
     /// The next page of the first operation that is open, as its owner has it decided.
     fn page(&mut self, max: usize, unread: usize, is_lost: bool) {
-        let Some(operation) = self.partition.open_operation(|_| false) else {
+        let Some(operation) = self.partition.open_operations(|_| false).next() else {
             return;
         };
-        let page = self.partition.page(operation, max).unwrap();
+        let page = self.partition.page(operation, max, |_| false).unwrap();
         let read = page.ids.len().saturating_sub(unread);
         let rows = page.ids.iter().take(read.max(1));
         let rows = rows.filter_map(|id| Some((*id, self.store.rows.get(id)?)));
@@ -150,7 +150,7 @@ impl World {
 
     fn finish(&mut self) {
         for _ in 0..1_000 {
-            if self.partition.open_operation(|_| false).is_none() {
+            if self.partition.open_operations(|_| false).next().is_none() {
                 break;
             }
             self.page(7, 0, false);
