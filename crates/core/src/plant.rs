@@ -13,6 +13,8 @@ pub enum Bug {
     EntryForgotten,
     /// An operation that ends who waits has those ended who stand ahead, begun or not.
     EndsAhead,
+    /// A pause is answered while somebody stands ahead of a slot of what it holds.
+    PauseEarly,
     /// A worker runs one more of a lane than has a slot.
     LaneOver,
     /// A worker takes what an owner of an earlier epoch says.
@@ -107,10 +109,11 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 48] = [
+    pub const ALL: [Self; 49] = [
         Self::AnySection,
         Self::EntryForgotten,
         Self::EndsAhead,
+        Self::PauseEarly,
         Self::LaneOver,
         Self::OldSection,
         Self::PartialReturn,
@@ -164,6 +167,7 @@ impl Bug {
             Self::AnySection => "any-section",
             Self::EntryForgotten => "entry-forgotten",
             Self::EndsAhead => "ends-ahead",
+            Self::PauseEarly => "pause-early",
             Self::LaneOver => "lane-over",
             Self::OldSection => "old-section",
             Self::PartialReturn => "partial-return",

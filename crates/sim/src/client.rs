@@ -339,7 +339,8 @@ impl World {
             let request = ask.request_id;
             return self.heard_refusal(request, (number, copy));
         }
-        if let Some((version, partition)) = ask.pause {
+        // What is refused is not in force yet.
+        if let Some((version, partition)) = ask.pause.filter(|_| !is_refused) {
             self.holds.told(version, partition);
         }
         if let Some((version, partition)) = ask.policies {

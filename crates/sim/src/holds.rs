@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use attune_core::{ActionRef, PartitionId, PauseMode, PauseTarget, Pauses, RequestId, Status};
-use attune_executor::stored::Batch;
+use attune_executor::stored::{Batch, Change, Transition};
 
 use crate::bus::Body;
 use crate::oracle::{Rule, Violation};
@@ -121,8 +121,12 @@ impl Holds {
             self.in_force(&action.spec.action_ref, action.partition)
         };
         let mut found = Vec::new();
-        let granted = batch.changes.iter();
-        let granted = granted.filter(|change| change.grant_no.is_some());
+        // With a grant, or ahead of the slot before it.
+        let gives = |change: &&Change| {
+            let to = change.transition.map(Transition::to);
+            change.grant_no.is_some() || (change.worker.is_some() && to == Some(Status::Requested))
+        };
+        let granted = batch.changes.iter().filter(gives);
         let granted = granted.filter_map(|it| Some((it.id, store.active.get(&it.id)?.action)));
         let new = batch.inserts.iter();
         let at_once = new.clone().filter(|it| it.status == Status::Requested);

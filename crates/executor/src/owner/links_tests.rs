@@ -42,7 +42,7 @@ impl Sent {
     }
 }
 
-fn nothing_of(worker: WorkerId) -> Reported {
+pub(super) fn nothing_of(worker: WorkerId) -> Reported {
     Reported {
         worker,
         elsewhere: 0,

@@ -111,6 +111,43 @@ fn a_command_brings_the_set_to_every_partition_before_it_is_answered() {
     assert!(world.is_acked(1) && world.is_acked(2));
 }
 
+/// Whoever stands ahead may be begun as long as its worker has not said that it is not.
+#[test]
+fn a_pause_is_answered_when_nobody_stands_ahead_or_after_a_while() {
+    for comes_back in [true, false] {
+        let mut world = World::new().free();
+        world.action.spec.policy.concurrency.limit = Some(1);
+        // The rows that this store shows to a comparison are those of slots alone.
+        world.owner.options.reconcile.interval = 60_000;
+        let worker = world.worker();
+        let mut ahead = slot(2, worker);
+        (ahead.status, ahead.running_for) = (Status::Queued, None);
+        ahead.grant_no = Some(2);
+        world.slots = vec![(slot(1, worker), true), (ahead.clone(), true)];
+        world.pass(5_000, true);
+        world.change_pauses(1, true);
+        world.deliver(1, 0, changed());
+        world.deliver(2, 3, changed());
+        world.pass(3_000, true);
+        assert!(world.go_by(1) && world.is_acked(2));
+        assert!(!world.is_acked(1), "one is ahead");
+        if comes_back {
+            let grant = (ahead.id, ahead.attempt);
+            world.give(VecDeque::from([Input::Reported(vec![Reported {
+                returned: vec![(grant, Arc::from("called"))],
+                ..links_tests::nothing_of(worker)
+            }])]));
+            world.pass(100, false);
+        } else {
+            world.pass(2_500, true);
+        }
+        assert!(world.is_acked(1));
+        let here = world.owner.partition(PartitionId(0)).unwrap();
+        let is_ahead = here.held_lane().is_some_and(|(other, _)| other == worker);
+        assert_eq!(is_ahead, !comes_back);
+    }
+}
+
 #[test]
 fn a_lost_command_costs_one_pass() {
     let mut world = World::new().free();

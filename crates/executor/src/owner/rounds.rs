@@ -18,8 +18,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use attune_core::{Action, Bug, PartitionId, RequestId};
+use attune_core::{Action, Bug, PartitionId, Pauses, PolicySet, Reject, RequestId};
 
+use super::following::Told;
 use super::{Call, Delivered, Notice, Output, Owner, Purpose, Reply, Send, Stage, Work};
 use crate::counters::Counter;
 use crate::fact::Fact;
@@ -226,7 +227,7 @@ impl Owner {
         self.decide_pending(wall, !work.is_empty(), &mut draft);
         self.compare(now, &open, &mut draft);
         for delivered in work {
-            self.decide_on(wall, delivered, &known, &mut draft);
+            self.decide_on((now, wall), delivered, &known, &mut draft);
         }
         self.serve_lines(wall, &mut draft);
         self.rounds.made += 1;
@@ -258,7 +259,7 @@ impl Owner {
 
     fn decide_on(
         &mut self,
-        wall: Millis,
+        (now, wall): (Millis, Millis),
         delivered: Delivered,
         known: &HashMap<RequestId, KnownRequest>,
         draft: &mut Draft,
@@ -272,6 +273,14 @@ impl Owner {
             // Whoever is answered knows that the change is in force.
             return self.put_back(vec![delivered]);
         }
+        let told = match delivered.work {
+            Work::Pauses(_) if asks => self.tell_in_force::<Pauses>(now, delivered),
+            Work::Policies(_) if asks => self.tell_in_force::<PolicySet>(now, delivered),
+            _ => Told::Now(delivered, Ok(())),
+        };
+        let Told::Now(delivered, in_force) = told else {
+            return;
+        };
         let reply_to = delivered.reply_to;
         let place = self.places.get_mut(&id);
         // What belongs to a partition that was lost meanwhile comes again, to its owner.
@@ -327,13 +336,14 @@ impl Owner {
             // The look-up has brought the new definition already.
             Work::Changes(items) => {
                 for (request_id, _) in items {
-                    effects.extend(changed(request_id, reply_to.as_ref()));
+                    effects.extend(changed(request_id, reply_to.as_ref(), Ok(())));
                 }
             }
             // What was read is in force in this round; operations are read beside it.
             Work::Pauses(items) | Work::Policies(items) | Work::Operations(items) => {
                 for request_id in items {
-                    effects.extend(changed(request_id, reply_to.as_ref()));
+                    let told = in_force.clone();
+                    effects.extend(changed(request_id, reply_to.as_ref(), told));
                 }
             }
         }
@@ -500,12 +510,16 @@ impl Owner {
 }
 
 /// The answer to the change of an action, or of what operators hold.
-fn changed(request_id: RequestId, reply_to: Option<&Arc<str>>) -> Option<Effect> {
+fn changed(
+    request_id: RequestId,
+    reply_to: Option<&Arc<str>>,
+    in_force: Result<(), Reject>,
+) -> Option<Effect> {
     let answer = |reply_to: &Arc<str>| Effect::Answer {
         reply_to: Arc::clone(reply_to),
         answer: Answer {
             request_id,
-            outcome: Ok(Accepted::default()),
+            outcome: in_force.map(|()| Accepted::default()),
             explanation: None,
         },
     };

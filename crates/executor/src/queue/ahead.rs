@@ -291,6 +291,12 @@ impl ActionQueue {
         worker
     }
 
+    /// The worker at which those who stand ahead are.
+    pub(crate) fn lane_worker(&self) -> Option<WorkerId> {
+        let load = self.load.as_deref()?;
+        load.active.get(*load.ahead.as_ref()?.line.front()?)?.worker
+    }
+
     /// Whether anybody stands ahead.
     pub(crate) fn has_lane(&self) -> bool {
         self.load

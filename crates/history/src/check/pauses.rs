@@ -152,7 +152,7 @@ pub(super) fn judge(facts: &Facts, judged: &mut Judged, broken: &mut Vec<Violati
 /// Whether a decision was made that must not be made while this is held.
 fn is_against(held: &Held<'_>, decision: &Decision, tenures: &[Tenure]) -> bool {
     let is_of_kind = match &decision.what {
-        What::Granted(..) => true,
+        What::Granted(..) | What::HandedOn(_) => true,
         What::Accepted(_, status) => held.mode == PauseMode::Drain && *status != Status::Rejected,
         _ => false,
     };
@@ -164,7 +164,7 @@ fn is_against(held: &Held<'_>, decision: &Decision, tenures: &[Tenure]) -> bool 
 
 fn said(action_id: ActionId, what: &What) -> String {
     match what {
-        What::Granted((id, attempt), ..) => {
+        What::Granted((id, attempt), ..) | What::HandedOn((id, attempt)) => {
             format!("attempt {attempt} of execution {id} was given a slot of action {action_id}")
         }
         What::Accepted(id, _) => format!("execution {id} was accepted by action {action_id}"),
