@@ -92,7 +92,7 @@ pub(crate) fn lasting(owner: &Owner, now: Millis, bus: &BusState) -> Refusals {
     let partly = owner.partly_unread(now);
     let partly = partly.map(|it| headed(LeaseTrouble::PARTLY_UNREAD, it));
     let operations = owner.refused_operations(now);
-    let operations = operations.chain(owner.awaiting_operations(now));
+    let operations = operations.chain(owner.waiting_operations(now));
     let operations = operations.map(|it| headed(LeaseTrouble::OPERATION_REFUSED, it));
     let aside = owner.set_aside_since(now);
     let aside = aside.map(|it| headed(LeaseTrouble::NOT_KEPT, it));

@@ -45,7 +45,7 @@ pub(super) struct Operating {
     /// Operations that are left alone until a time.
     held_off: BTreeMap<(PartitionId, OperationId), Millis>,
     /// Operations that wait until somebody comes back who stands ahead of a slot: since when.
-    awaiting: BTreeMap<(PartitionId, OperationId), Millis>,
+    waiting: BTreeMap<(PartitionId, OperationId), Millis>,
     /// Operations whose pages the store refuses to write: since when, and what it said last.
     refused: BTreeMap<(PartitionId, OperationId), (Millis, String)>,
 }
@@ -79,7 +79,7 @@ impl Operating {
 impl Owner {
     /// A partition is served from now on.
     pub(super) fn adopt_operations(&mut self) {
-        self.operating.awaiting.clear();
+        self.operating.waiting.clear();
         self.operating.ask();
     }
 
@@ -235,8 +235,8 @@ impl Owner {
             let page = self.partition(id)?.page(operation, max, is_held_off);
             let of = (id, operation);
             match page {
-                Some(_) => drop(self.operating.awaiting.remove(&of)),
-                None => drop(self.operating.awaiting.entry(of).or_insert(now)),
+                Some(_) => drop(self.operating.waiting.remove(&of)),
+                None => drop(self.operating.waiting.entry(of).or_insert(now)),
             }
             page
         })
@@ -301,13 +301,13 @@ impl Owner {
 
     /// The partitions in which an operation waits for a worker that has not said whether it has begun what it was
     /// granted ahead; everything else is decided.
-    pub fn awaiting_operations(
+    pub fn waiting_operations(
         &self,
         now: Millis,
     ) -> impl Iterator<Item = (PartitionId, Epoch, Trouble)> + '_ {
-        let awaiting = self.operating.awaiting.iter();
-        awaiting.filter_map(move |((partition, operation), since)| {
-            let (worker, action_ref) = self.partition(*partition)?.awaited(*operation)?;
+        let waiting = self.operating.waiting.iter();
+        waiting.filter_map(move |((partition, operation), since)| {
+            let (worker, action_ref) = self.partition(*partition)?.waits_for(*operation)?;
             let trouble = Trouble {
                 for_ms: now - since,
                 words: format!(

@@ -198,11 +198,11 @@ fn an_operation_that_waits_for_a_lane_is_passed_by_those_that_need_not() {
             world.round(vec![Event::Page(page, Vec::new())]);
         }
     }
-    let awaited = world.partition.awaited(clear);
+    let awaited = world.partition.waits_for(clear);
     let spec = action(Some(1)).spec;
     assert_eq!(awaited, Some((WORKER, spec.action_ref)));
     assert_eq!(
-        world.partition.awaited(front),
+        world.partition.waits_for(front),
         None,
         "it waits for the first one"
     );

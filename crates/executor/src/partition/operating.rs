@@ -245,7 +245,7 @@ impl Partition {
 
     /// The worker that has not said whether it has begun the next execution that an operation is about, and the action
     /// of that one.
-    pub(crate) fn awaited(&self, operation: OperationId) -> Option<(WorkerId, ActionRef)> {
+    pub(crate) fn waits_for(&self, operation: OperationId) -> Option<(WorkerId, ActionRef)> {
         let part = self
             .part(operation)
             .filter(|part| calls_back(part.operation.kind))?;
