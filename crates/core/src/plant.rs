@@ -13,7 +13,7 @@ pub enum Bug {
     EntryForgotten,
     /// An operation that ends who waits has those ended who stand ahead, begun or not.
     EndsAhead,
-    /// A pause is answered while somebody stands ahead of a slot of what it holds.
+    /// A pause or another limit is answered while somebody stands ahead of a slot of what it is about.
     PauseEarly,
     /// A worker runs one more of a lane than has a slot.
     LaneOver,

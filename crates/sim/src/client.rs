@@ -339,8 +339,11 @@ impl World {
             let request = ask.request_id;
             return self.heard_refusal(request, (number, copy));
         }
-        // What is refused is not in force yet.
-        if let Some((version, partition)) = ask.pause.filter(|_| !is_refused) {
+        if is_refused {
+            // It is not in force yet.
+            return;
+        }
+        if let Some((version, partition)) = ask.pause {
             self.holds.told(version, partition);
         }
         if let Some((version, partition)) = ask.policies {

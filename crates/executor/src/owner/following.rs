@@ -3,34 +3,23 @@
 //! costs one pass. The whole set is read, and every partition gets it in its next round, the documents before
 //! anything else is decided there: so what is decided in a round is decided under one version.
 //!
-//! The commands wait for the read, and then take their turn among the others of their partition, and where
-//! somebody stands ahead of a slot of a queue that is held, until that one has come back:
-//! whoever is answered knows that the change is in force. A worker that does not give back what it was granted
-//! ahead is named in the answer after a while. When a set cannot be read, everything
+//! The commands wait for the read, and then take their turn among the others of their partition:
+//! whoever is answered knows that the change is in force. When a set cannot be read, everything
 //! goes on by the one that is known, and that is told. The sets are read apart: one that cannot be read
 //! holds up no change of the other.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use attune_core::{PartitionId, Pauses, PolicySet, Reject, RejectCode, RequestId};
+use attune_core::{PartitionId, Pauses, PolicySet, RequestId};
 
 use super::{Call, Delivered, Owner, Purpose, Reply, Work};
-use crate::partition::{Event, Partition};
+use crate::partition::Event;
 use crate::queue::Millis;
 use crate::round::Draft;
 
 /// When what could not be read is read again, in milliseconds.
 const AFTER_FAILURE: Millis = 2_000;
-/// How often is looked whether what keeps a set from being in force is over, in milliseconds.
-const LOOK_AGAIN: Millis = 10;
-/// How often while no command waits for that.
-const LOOK_IDLY: Millis = 1_000;
-/// For how long commands wait for that, in milliseconds; then all that come are told at once. Whoever asks sends
-/// its command again meanwhile, and takes a refusal for one when every copy is refused.
-const PATIENCE: Millis = 5_000;
-/// How many commands of one partition wait for that at most: what is not acknowledged takes the place of submissions.
-const WAIT_AT_MOST: usize = 64;
 
 /// A set that is read whole.
 pub(super) trait Followed: Sized {
@@ -44,8 +33,6 @@ pub(super) trait Followed: Sized {
     fn of_reply(reply: Reply) -> Option<Option<Arc<Self>>>;
     /// A command that says that it has changed, with these requests.
     fn work(requests: Vec<RequestId>) -> Work;
-    /// What keeps it from being in force in a partition that goes by it, in words.
-    fn is_kept_by(partition: &Partition) -> Option<String>;
 }
 
 impl Followed for Pauses {
@@ -70,13 +57,6 @@ impl Followed for Pauses {
 
     fn work(requests: Vec<RequestId>) -> Work {
         Work::Pauses(requests)
-    }
-
-    fn is_kept_by(partition: &Partition) -> Option<String> {
-        let (worker, action_ref) = partition.held_lane()?;
-        Some(format!(
-            "worker {worker} has not given back what it was granted ahead of `{action_ref}`, and may begin it"
-        ))
     }
 }
 
@@ -103,18 +83,6 @@ impl Followed for PolicySet {
     fn work(requests: Vec<RequestId>) -> Work {
         Work::Policies(requests)
     }
-
-    fn is_kept_by(_: &Partition) -> Option<String> {
-        None
-    }
-}
-
-/// What is to be said to a command about a set.
-pub(super) enum Told {
-    /// It is in force; or what keeps it from that has lasted for longer than anybody waits.
-    Now(Delivered, Result<(), Reject>),
-    /// Nothing yet: the command is kept.
-    Later,
 }
 
 /// The set that is known, and who waits for a newer one.
@@ -130,29 +98,10 @@ pub(super) struct Following<S> {
     reading: Vec<Delivered>,
     /// Commands that came since it is being read: what is read may be older.
     asked: Vec<Delivered>,
-    /// Commands of partitions in which something keeps the set from being in force.
-    kept: Vec<Delivered>,
-    /// In which partitions a command has met that, and when first.
-    kept_since: BTreeMap<PartitionId, Millis>,
-    /// When is looked again whether that is over.
-    look_at: Millis,
 }
 
 impl<S: Followed> Following<S> {
     pub(super) fn wake_at(&self) -> Option<Millis> {
-        let look_at = (!self.kept.is_empty()).then_some(self.look_at);
-        self.read_at().into_iter().chain(look_at).min()
-    }
-
-    fn look_interval(&self) -> Millis {
-        if self.kept.is_empty() {
-            LOOK_IDLY
-        } else {
-            LOOK_AGAIN
-        }
-    }
-
-    fn read_at(&self) -> Option<Millis> {
         self.at.filter(|_| !self.asking)
     }
 
@@ -198,24 +147,15 @@ impl<S: Followed> Following<S> {
     pub(super) fn forget(&mut self, partition: PartitionId) {
         self.reading.retain(|of| of.partition != partition);
         self.asked.retain(|of| of.partition != partition);
-        self.kept.retain(|of| of.partition != partition);
-        self.kept_since.remove(&partition);
-    }
-
-    /// Whether commands of a partition wait for what keeps the set from being in force there.
-    fn waits(&self, now: Millis, partition: PartitionId) -> bool {
-        let since = self.kept_since.get(&partition);
-        since.is_some_and(|since| now < since + PATIENCE)
     }
 }
 
 impl Owner {
     /// Reads a set when it is time.
     pub(super) fn go_on_following<S: Followed>(&mut self, now: Millis) {
-        self.look_again::<S>(now);
         let has_ended = self.has_ended();
         let following = S::of(self);
-        let is_due = following.read_at().is_some_and(|at| at <= now);
+        let is_due = following.wake_at().is_some_and(|at| at <= now);
         if !is_due || has_ended {
             return;
         }
@@ -251,46 +191,6 @@ impl Owner {
         }
         let read = std::mem::take(&mut following.reading);
         self.put_back(read);
-    }
-
-    /// Lets commands take their turn again that nothing keeps any more, or that have waited for long enough.
-    fn look_again<S: Followed>(&mut self, now: Millis) {
-        let following = S::of(self);
-        if following.kept_since.is_empty() || now < following.look_at {
-            return;
-        }
-        let mut kept_since = std::mem::take(&mut following.kept_since);
-        kept_since.retain(|id, _| self.partition(*id).and_then(S::is_kept_by).is_some());
-        let following = S::of(self);
-        following.kept_since = kept_since;
-        let all = std::mem::take(&mut following.kept).into_iter();
-        let (kept, over): (Vec<_>, Vec<_>) = all.partition(|of| following.waits(now, of.partition));
-        following.kept = kept;
-        following.look_at = now + following.look_interval();
-        self.put_back(over);
-    }
-
-    /// What is to be said to a command whose partition goes by the set.
-    pub(super) fn tell_in_force<S: Followed>(&mut self, now: Millis, delivered: Delivered) -> Told {
-        let partition = delivered.partition;
-        let is_kept = self.partition(partition).and_then(S::is_kept_by);
-        let following = S::of(self);
-        let Some(words) = is_kept else {
-            following.kept_since.remove(&partition);
-            return Told::Now(delivered, Ok(()));
-        };
-        following.kept_since.entry(partition).or_insert(now);
-        let others = following.kept.iter();
-        let others = others.filter(|of| of.partition == partition).count();
-        if !following.waits(now, partition) || others >= WAIT_AT_MOST {
-            let reject = Reject::new(RejectCode::Conflict, words);
-            return Told::Now(delivered, Err(reject));
-        }
-        following.kept.push(delivered);
-        if following.kept.len() == 1 {
-            following.look_at = now + following.look_interval();
-        }
-        Told::Later
     }
 
     /// Whether a partition goes by an older set than one that was read.

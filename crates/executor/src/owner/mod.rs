@@ -357,7 +357,7 @@ impl Owner {
     pub fn wake_at(&self, now: Millis) -> Millis {
         let mut at = now + 1_000;
         let mut by = |time: Option<Millis>| at = at.min(time.unwrap_or(Millis::MAX)).max(now);
-        by(self.rounds.goes_on().then_some(now));
+        by(self.rounds.wake_at(now));
         by(self.keeper.wake_at(self.options.lease_ttl));
         by(self.looks.wake_at());
         by(self.reach.wake_at(self.options.lease_ttl));

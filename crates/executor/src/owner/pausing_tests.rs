@@ -113,10 +113,17 @@ fn a_command_brings_the_set_to_every_partition_before_it_is_answered() {
 
 /// Whoever stands ahead may be begun as long as its worker has not said that it is not.
 #[test]
-fn a_pause_is_answered_when_nobody_stands_ahead_or_after_a_while() {
-    for comes_back in [true, false] {
+fn a_change_is_answered_when_nobody_stands_ahead_or_after_a_while() {
+    let (pause, limit) = (changed(), look_ups::change("core.noop"));
+    for (change, comes_back) in [
+        (&pause, true),
+        (&pause, false),
+        (&limit, true),
+        (&limit, false),
+    ] {
         let mut world = World::new().free();
         world.action.spec.policy.concurrency.limit = Some(1);
+        world.action.spec.action_ref = "core.noop".parse().unwrap();
         // The rows that this store shows to a comparison are those of slots alone.
         world.owner.options.reconcile.interval = 60_000;
         let worker = world.worker();
@@ -126,11 +133,11 @@ fn a_pause_is_answered_when_nobody_stands_ahead_or_after_a_while() {
         world.slots = vec![(slot(1, worker), true), (ahead.clone(), true)];
         world.pass(5_000, true);
         world.change_pauses(1, true);
-        world.deliver(1, 0, changed());
+        world.deliver(1, 0, change.clone());
         world.deliver(2, 3, changed());
         world.pass(3_000, true);
-        assert!(world.go_by(1) && world.is_acked(2));
-        assert!(!world.is_acked(1), "one is ahead");
+        assert!(world.is_acked(2));
+        assert!(!world.is_acked(1), "one is ahead: {change:?}");
         if comes_back {
             let grant = (ahead.id, ahead.attempt);
             world.give(VecDeque::from([Input::Reported(vec![Reported {
@@ -141,10 +148,14 @@ fn a_pause_is_answered_when_nobody_stands_ahead_or_after_a_while() {
         } else {
             world.pass(2_500, true);
         }
-        assert!(world.is_acked(1));
+        assert!(world.is_acked(1), "{change:?}");
         let here = world.owner.partition(PartitionId(0)).unwrap();
         let is_ahead = here.held_lane().is_some_and(|(other, _)| other == worker);
         assert_eq!(is_ahead, !comes_back);
+        // A copy of what was refused is refused at once.
+        world.deliver(3, 0, change.clone());
+        world.pass(100, true);
+        assert!(world.is_acked(3), "{change:?}");
     }
 }
 

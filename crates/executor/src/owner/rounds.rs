@@ -18,9 +18,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use attune_core::{Action, Bug, PartitionId, Pauses, PolicySet, Reject, RequestId};
+use attune_core::{Action, Bug, PartitionId, Reject, RequestId};
 
-use super::following::Told;
+mod in_force;
+
+use in_force::{Told, Unanswered};
+
 use super::{Call, Delivered, Notice, Output, Owner, Purpose, Reply, Send, Stage, Work};
 use crate::counters::Counter;
 use crate::fact::Fact;
@@ -49,6 +52,7 @@ pub(super) struct Rounds {
     /// Something was decided that nobody had delivered, and nothing came of it for the store: what follows
     /// has no answer to wait for.
     goes_on: bool,
+    unanswered: Unanswered,
 }
 
 impl Rounds {
@@ -65,9 +69,10 @@ impl Rounds {
         self.goes_on = true;
     }
 
-    /// Whether the next step is to come at once.
-    pub(super) fn goes_on(&self) -> bool {
-        self.goes_on
+    /// When the next step is to come.
+    pub(super) fn wake_at(&self, now: Millis) -> Option<Millis> {
+        let at_once = self.goes_on.then_some(now);
+        at_once.or_else(|| self.unanswered.wake_at())
     }
 
     /// Whether the round under way decides about a partition.
@@ -93,6 +98,7 @@ impl Owner {
     /// Begins a round if there is anything to decide.
     pub(super) fn begin_round(&mut self, now: Millis) {
         self.rounds.goes_on = false;
+        self.look_for_lanes(now);
         if !self.may_begin() || !self.is_trusted(now) {
             return;
         }
@@ -273,12 +279,7 @@ impl Owner {
             // Whoever is answered knows that the change is in force.
             return self.put_back(vec![delivered]);
         }
-        let told = match delivered.work {
-            Work::Pauses(_) if asks => self.tell_in_force::<Pauses>(now, delivered),
-            Work::Policies(_) if asks => self.tell_in_force::<PolicySet>(now, delivered),
-            _ => Told::Now(delivered, Ok(())),
-        };
-        let Told::Now(delivered, in_force) = told else {
+        let Told::Now(delivered, in_force) = self.tell_in_force(now, delivered) else {
             return;
         };
         let reply_to = delivered.reply_to;
@@ -336,7 +337,8 @@ impl Owner {
             // The look-up has brought the new definition already.
             Work::Changes(items) => {
                 for (request_id, _) in items {
-                    effects.extend(changed(request_id, reply_to.as_ref(), Ok(())));
+                    let told = in_force.clone();
+                    effects.extend(changed(request_id, reply_to.as_ref(), told));
                 }
             }
             // What was read is in force in this round; operations are read beside it.

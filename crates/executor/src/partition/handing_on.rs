@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use attune_core::policy::TryEnd;
-use attune_core::{Action, ActionId, WorkerId};
+use attune_core::{Action, ActionId, ActionRef, Bug, WorkerId};
 use attune_dispatch::Key;
 
 use super::{Effect, Partition};
@@ -114,6 +114,36 @@ impl Partition {
             && !self.wants_lanes_of(action)
             && !roster.is_waited_for(pool)
             && roster.may_lead(worker, pool, slots)
+    }
+
+    /// A queue that is held although somebody stands ahead of a slot of it, and the worker that may begin that one.
+    pub(crate) fn held_lane(&self) -> Option<(WorkerId, ActionRef)> {
+        self.lane(|_, queue| queue.lane_worker().filter(|_| queue.held().mode.is_some()))
+    }
+
+    /// A queue of an action that is meant in which somebody stands ahead of a slot by other rules than those of now,
+    /// and the worker that may begin that one.
+    pub(crate) fn outdated_lane(
+        &self,
+        is_meant: impl Fn(&ActionRef) -> bool,
+    ) -> Option<(WorkerId, ActionRef)> {
+        self.lane(|action_ref, queue| queue.outdated_lane().filter(|_| is_meant(action_ref)))
+    }
+
+    fn lane(
+        &self,
+        find: impl Fn(&ActionRef, &ActionQueue) -> Option<WorkerId>,
+    ) -> Option<(WorkerId, ActionRef)> {
+        if Bug::PauseEarly.is_planted() {
+            return None;
+        }
+        let mut lanes = self.holding.iter().filter_map(|action_id| {
+            let action_ref = &self.actions.get(action_id)?.spec.action_ref;
+            let find = |queue: &mut ActionQueue| find(action_ref, queue);
+            let worker = self.queues.with_existing(*action_id, find).flatten()?;
+            Some((worker, action_ref.clone()))
+        });
+        lanes.next()
     }
 
     /// The actions of which a life was told to give everything back, and has not yet.

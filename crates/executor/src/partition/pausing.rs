@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use attune_core::{Action, ActionId, ActionRef, Bug, Hold, PauseMode, Pauses, Reject, WorkerId};
+use attune_core::{Action, ActionId, Bug, Hold, PauseMode, Pauses, Reject};
 
 use super::{Effect, Partition, unless_wrong};
 use crate::fact::Fact;
@@ -79,22 +79,6 @@ impl Partition {
     /// Whether operators hold the queue of an action.
     pub(super) fn is_paused(&self, action_id: ActionId) -> bool {
         self.hold_of(action_id).mode.is_some()
-    }
-
-    /// A queue that is held although somebody stands ahead of a slot of it, and the worker that may begin that one.
-    pub(crate) fn held_lane(&self) -> Option<(WorkerId, ActionRef)> {
-        if Bug::PauseEarly.is_planted() {
-            return None;
-        }
-        let mut held = self.holding.iter().filter_map(|action_id| {
-            let worker = self.queues.with_existing(*action_id, |queue| {
-                let lane = queue.lane_worker()?;
-                queue.held().mode.is_some().then_some(lane)
-            });
-            let action = self.actions.get(action_id)?;
-            Some((worker.flatten()?, action.spec.action_ref.clone()))
-        });
-        held.next()
     }
 
     fn hold_of(&self, action_id: ActionId) -> Hold {

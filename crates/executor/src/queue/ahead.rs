@@ -297,6 +297,14 @@ impl ActionQueue {
         load.active.get(*load.ahead.as_ref()?.line.front()?)?.worker
     }
 
+    /// The same, where they were called back, or are to be because there are no longer as many slots.
+    pub(crate) fn outdated_lane(&self) -> Option<WorkerId> {
+        let ahead = self.load.as_deref()?.ahead.as_ref()?;
+        let has_its_slots = self.lane_slots() == Some(ahead.slots);
+        self.lane_worker()
+            .filter(|_| ahead.is_recalled || !has_its_slots)
+    }
+
     /// Whether anybody stands ahead.
     pub(crate) fn has_lane(&self) -> bool {
         self.load

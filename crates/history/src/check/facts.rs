@@ -148,6 +148,13 @@ impl Facts {
         handed_on.map(|(_, bounds)| *bounds).or_else(at_its_grant)
     }
 
+    /// When an attempt that was granted ahead had its slot at the earliest, as far as that is known: it had none
+    /// before somebody else's run had ended.
+    pub(super) fn slot_given_ns(&self, key: Key, start_ns: i64) -> Option<i64> {
+        let handed_on = self.handed_on.get(&key);
+        handed_on.map(|(t_ns, _)| (*t_ns).min(start_ns))
+    }
+
     /// Whether all that the owners of an execution decided is recorded: each of them, since it was accepted, has
     /// recorded that it was one no longer.
     pub(super) fn knows_all_decisions(&self, id: ExecutionId) -> bool {

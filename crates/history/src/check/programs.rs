@@ -97,7 +97,7 @@ pub(super) fn judge(facts: &Facts, broken: &mut Vec<Violation>) -> Judged {
             let limit_of = |bounds: &Bounds| bounds.group_limit.filter(|_| is_its(bounds));
             judge_limit(facts, &of, limit_of, &runs, broken);
         }
-        judged.limits += judge_asked_limit(&limits, &invoked, action, &runs, broken);
+        judged.limits += judge_asked_limit(facts, &limits, &invoked, (action, &runs), broken);
         if always_1.get(&action) == Some(&true) {
             judge_order(facts, &runs, broken);
         }
@@ -262,10 +262,10 @@ fn judge_limit(
 /// The same against the limits that were asked for; says how many starts it judged. Runs are
 /// sorted by their start.
 fn judge_asked_limit(
+    facts: &Facts,
     limits: &Limits,
     invoked: &HashMap<ExecutionId, i64>,
-    action: ActionId,
-    runs: &[Run],
+    (action, runs): (ActionId, &[Run]),
     broken: &mut Vec<Violation>,
 ) -> u64 {
     let mut judged = 0;
@@ -275,8 +275,9 @@ fn judge_asked_limit(
             ends.pop_first();
         }
         ends.insert((run.end_ns, index));
-        let asked = invoked.get(&run.key.0);
-        let limit = asked.and_then(|asked| limits.most(action, *asked, run.start_ns));
+        let given = facts.slot_given_ns(run.key, run.start_ns);
+        let since = given.or_else(|| invoked.get(&run.key.0).copied());
+        let limit = since.and_then(|since| limits.most(action, since, run.start_ns));
         judged += u64::from(limit.is_some());
         if let Some(limit) = limit.filter(|limit| ends.len() > *limit as usize) {
             let count = ends.len();

@@ -2,6 +2,7 @@
 
 use attune_core::{Epoch, ExecutionId, WorkerId};
 use attune_record::{HandedOn, Record};
+use uuid::Uuid;
 
 use crate::check::Promise;
 use crate::check::tests::{NORMAL, assert_clean, broken, findings};
@@ -155,6 +156,34 @@ fn i2_a_slot_that_is_handed_on_before_the_limit_is_raised() {
         let at_once = |what: &str| what.starts_with("2 runs of action");
         let of_programs = found.violations.iter().any(|it| at_once(&it.what));
         assert!(of_programs, "{:#?}", found.violations);
+    }
+}
+
+/// Whoever asked for a lower limit was told that it is in force, and a worker hands slots on by the one of before.
+#[test]
+fn i2_a_slot_that_is_handed_on_after_a_lower_limit_is_in_force() {
+    for is_ahead in [false, true] {
+        let mut world = World::new(2);
+        world.set_limit(2);
+        let ids: Vec<_> = (0..4).map(|_| world.submit(NORMAL)).collect();
+        let lower = Uuid::from_u128(1_000);
+        world.ask_limit(lower, Some(1));
+        world.limit_is_stored(lower, true);
+        let told = world.records.len();
+        for id in &ids {
+            world.finish(*id);
+        }
+        if is_ahead {
+            let at = place(&world, |record| is_granted(record, ids[2]));
+            let (granted, handed_on) = grant_ahead(&world, ids[2]);
+            world.records[at] = handed_on;
+            world.records.insert(told - 2, granted);
+        }
+        for found in findings(&world) {
+            let mut whats = found.violations.iter().map(|it| it.what.as_str());
+            let more = "2 runs of action 7 at once, and nobody asked for more than 1";
+            assert_eq!(whats.any(|what| what == more), is_ahead, "{found:#?}");
+        }
     }
 }
 
