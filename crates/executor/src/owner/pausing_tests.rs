@@ -135,7 +135,7 @@ fn a_change_is_answered_when_nobody_stands_ahead_or_after_a_while() {
         world.change_pauses(1, true);
         world.deliver(1, 0, change.clone());
         world.deliver(2, 3, changed());
-        world.pass(3_000, true);
+        world.pass(2_500, true);
         assert!(world.is_acked(2));
         assert!(!world.is_acked(1), "one is ahead: {change:?}");
         if comes_back {
@@ -146,7 +146,7 @@ fn a_change_is_answered_when_nobody_stands_ahead_or_after_a_while() {
             }])]));
             world.pass(100, false);
         } else {
-            world.pass(2_500, true);
+            world.pass(1_000, true);
         }
         assert!(world.is_acked(1), "{change:?}");
         let here = world.owner.partition(PartitionId(0)).unwrap();

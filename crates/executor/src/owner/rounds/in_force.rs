@@ -19,7 +19,7 @@ const LOOK_AGAIN: Millis = 10;
 const LOOK_IDLY: Millis = 1_000;
 /// For how long commands wait for that, in milliseconds; then all that come are told at once. Whoever asks sends
 /// its command again meanwhile, and takes a refusal for one when every copy is refused.
-const PATIENCE: Millis = 5_000;
+const PATIENCE: Millis = 3_000;
 /// How many commands of one partition wait for that at most: what is not acknowledged takes the place of submissions.
 const WAIT_AT_MOST: usize = 64;
 
@@ -100,7 +100,8 @@ impl Owner {
     /// Lets commands take their turn again whose changes are in force by now, or that have waited for long enough.
     pub(super) fn look_for_lanes(&mut self, now: Millis) {
         let unanswered = &mut self.rounds.unanswered;
-        if unanswered.kept_since.is_empty() || now < unanswered.look_at {
+        let is_idle = unanswered.commands.is_empty() && unanswered.kept_since.is_empty();
+        if is_idle || now < unanswered.look_at {
             return;
         }
         let commands = std::mem::take(&mut unanswered.commands);
