@@ -11,7 +11,7 @@ use crate::foreign::lease;
 use crate::support::{limited, noop, run, setup};
 
 /// What a server answers to a call that renews this lease and says something more.
-async fn exchange(server: &Api, mut body: Value, more: Value) -> anyhow::Result<Value> {
+pub(crate) async fn exchange(server: &Api, mut body: Value, more: Value) -> anyhow::Result<Value> {
     for (name, value) in more.as_object().context("an object")? {
         body[name] = value.clone();
     }

@@ -14,6 +14,7 @@ mod client;
 mod clocks;
 mod completions;
 mod dead_letters;
+mod deaf;
 mod descriptors;
 mod events;
 mod example;
