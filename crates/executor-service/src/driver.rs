@@ -19,7 +19,7 @@ use attune_executor::queue::Millis;
 use attune_executor::{Counter, Decided, Input, Output, Owner};
 use attune_messages::decode_batch;
 use attune_messages::v1::HandedOver;
-use attune_messages::v2::WorkerReport;
+use attune_messages::v2::{WorkerHello, WorkerReport};
 use attune_runtime::Progress;
 use futures_util::FutureExt as _;
 use futures_util::future::try_join_all;
@@ -359,15 +359,17 @@ impl Driver {
         Input::Reported(reports)
     }
 
-    /// A worker has come, or is about to stop.
+    /// Workers have come, hear again, or are about to stop.
     async fn hello(&mut self, delivery: Option<attune_bus::Delivery>) -> Input {
         let (Some(delivery), Some(hellos)) = (delivery, &self.hellos) else {
             self.hellos = None;
             return Input::Timer;
         };
-        // Which one, the store tells.
+        let said = decode_batch::<WorkerHello>(&delivery.body, self.max_message_bytes);
         hellos.settler().ack(&[delivery.tag]).await;
-        Input::Hello
+        // One that cannot be read is a hint, too: the store tells who lives.
+        let said = said.unwrap_or_default().into_iter();
+        Input::Hello(said.map(|hello| hello.worker).collect())
     }
 
     /// Reads which partitions were handed over to this owner.

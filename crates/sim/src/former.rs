@@ -57,7 +57,7 @@ impl World {
             let before = formers.len();
             formers.retain(|former| former.worker != *worker);
             self.seen.over += u64::from(formers.len() < before);
-            self.say_hello();
+            self.say_hello(*worker);
         }
     }
 }

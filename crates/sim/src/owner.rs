@@ -259,7 +259,7 @@ impl World {
             Word::HandedOver(partition) => Some(Input::HandedOver(vec![partition])),
             Word::Bring(delivered) => Some(Input::Delivered(vec![*delivered])),
             Word::Reported(report) => Some(Input::Reported(vec![report])),
-            Word::Hello => Some(Input::Hello),
+            Word::Hello(worker) => Some(Input::Hello(vec![worker])),
             Word::Wake => Some(Input::Timer),
             Word::Leave => Some(Input::Leave),
             Word::Cut => {

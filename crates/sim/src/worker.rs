@@ -267,7 +267,7 @@ impl World {
                 worker.life = Some(Life { id, trusted_until });
                 self.push(trusted_until, Ev::LifeEnds(w, id));
                 if is_new {
-                    self.say_hello();
+                    self.say_hello(id);
                 }
             }
             // The row may have been made: the same id is asked for again.
@@ -507,15 +507,15 @@ impl World {
             for (key, ended) in self.unsettled_ends(w) {
                 self.tell_end(w, key, ended, id);
             }
+            self.say_hello(id);
         }
-        self.say_hello();
     }
 
-    pub(crate) fn say_hello(&mut self) {
+    pub(crate) fn say_hello(&mut self, worker: WorkerId) {
         for owner in 0..self.owners.len() {
             if self.owners[owner].is_alive() && !self.rng.chance(self.noise.lost) {
                 let party = self.owner_party(owner);
-                self.soon(Ev::To(party, Word::Hello));
+                self.soon(Ev::To(party, Word::Hello(worker)));
             }
         }
     }

@@ -97,6 +97,17 @@ impl Drop for Life {
     }
 }
 
+/// What came of registering a life.
+pub(crate) enum Registered {
+    /// It lives.
+    Life(Arc<Life>),
+    /// The row of an earlier try, whose answer was lost, has expired meanwhile: nobody can live under this
+    /// id any more.
+    Over,
+    /// The worker was asked to stop first.
+    Stopped,
+}
+
 /// Told of a life when its row in the store says for the first time that it takes nothing, or that
 /// it does again.
 pub(crate) type Announce = Box<dyn Fn(WorkerId) + Send + Sync>;
@@ -148,18 +159,18 @@ impl Leases {
         self.draining.load(Ordering::SeqCst)
     }
 
-    /// Registers a fresh worker and renews its lease from then on. Tries for as long as the
-    /// store cannot be reached; `None` when `shutdown` came first.
+    /// Registers a worker and renews its lease from then on. Tries for as long as the store cannot be
+    /// reached.
     ///
     /// # Errors
     /// When the store refuses for good.
     pub(crate) async fn register(
         self: &Arc<Self>,
+        worker: WorkerId,
         shutdown: &CancellationToken,
-    ) -> Result<Option<Arc<Life>>, StoreError> {
+    ) -> Result<Registered, StoreError> {
         let since = Instant::now();
         let (mut backoff, mut log) = (Backoff::default(), LogPace::default());
-        let mut worker = WorkerId::fresh();
         while !shutdown.is_cancelled() {
             let sent = BootInstant::now();
             let draining = self.is_draining();
@@ -170,10 +181,9 @@ impl Leases {
                     let life = Arc::new(Life::new(worker, trusted_until));
                     tracing::info!(worker.id = %worker, "the worker is registered");
                     self.keep(&life, sent, draining);
-                    return Ok(Some(life));
+                    return Ok(Registered::Life(life));
                 }
-                // The row of an earlier try, whose answer was lost, has expired meanwhile.
-                Err(StoreError::Conflict(_)) => worker = WorkerId::fresh(),
+                Err(StoreError::Conflict(_)) => return Ok(Registered::Over),
                 Err(error) if error.is_transient() => {
                     if log.is_due() {
                         let waited_seconds = since.elapsed().as_secs();
@@ -188,28 +198,7 @@ impl Leases {
                 () = tokio::time::sleep(backoff.next_delay()) => {}
             }
         }
-        Ok(None)
-    }
-
-    /// Registers as [`register`](Self::register), and tries again whatever the store says: a
-    /// worker that has worked before does not give up.
-    pub(crate) async fn register_again(
-        self: Arc<Self>,
-        shutdown: CancellationToken,
-    ) -> Option<Arc<Life>> {
-        let (mut backoff, mut log) = (Backoff::default(), LogPace::default());
-        loop {
-            match self.register(&shutdown).await {
-                Ok(life) => return life,
-                Err(error) => {
-                    if log.is_due() {
-                        let error = error_chain(&error);
-                        tracing::error!(error, "the store refuses the worker's lease");
-                    }
-                    tokio::time::sleep(backoff.next_delay()).await;
-                }
-            }
-        }
+        Ok(Registered::Stopped)
     }
 
     /// Ends the lease in the store; gives up after a few tries, the lease runs out by itself.

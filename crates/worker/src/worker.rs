@@ -25,14 +25,14 @@ use crate::outbox::Outbox;
 use crate::reporter::Reporter;
 use crate::runner::{Room, Runner};
 use crate::runs::Runs;
-use crate::service::{Link, Pending, Phase, Service, Stuck, say_hello};
+use crate::service::{Pending, Phase, Service, Stuck, begin, say_hello};
 
 /// A worker; see the [crate documentation](crate).
 #[derive(Debug)]
 pub struct Worker;
 
 impl Worker {
-    /// Puts a lease on a fresh worker, subscribes it, and lets it work until `shutdown` is
+    /// Subscribes a fresh worker, puts a lease on it, and lets it work until `shutdown` is
     /// cancelled. Returns when it is ready; waits for a store or a bus that cannot be reached
     /// for as long as it takes.
     ///
@@ -77,19 +77,8 @@ impl Worker {
         drop(tokio::spawn(telling));
         let leases = Leases::new(&options, store, Arc::clone(&guard), announce());
         let leases = Arc::new(leases);
-        let registered = leases
-            .register(&shutdown)
-            .await
-            .map_err(WorkerError::Store)?;
-        let life = registered.ok_or(WorkerError::Stopped)?;
-        let link = match Link::open(&bus, life.worker(), &shutdown).await {
-            Ok(link) => link,
-            Err(error) => {
-                leases.retire(&life).await;
-                return Err(error);
-            }
-        };
-        say_hello(&bus, life.worker(), &options.pool);
+        let begun = begin(&leases, &bus, &options.pool, &shutdown).await?;
+        let (life, link) = begun.ok_or(WorkerError::Stopped)?;
         let counters = Arc::new(WorkerCounters::default());
         let outbox = Arc::new(Outbox::new(options.retell_after));
         let reporter = Reporter {

@@ -60,29 +60,36 @@ impl Life {
         slots: u32,
         ttl: Duration,
     ) -> Self {
-        let worker = WorkerId::fresh();
-        let subscription = Subscription {
-            topic: Topic::Link(worker),
-            prefetch: 100,
-        };
-        let link = bus.subscribe(subscription).await.unwrap();
-        let lease = WorkerLease {
-            worker,
-            name: "worker".to_owned(),
-            pool: pool.to_owned(),
-            slots,
-            draining: false,
-            ttl,
-        };
+        let lease = lease_of(pool, slots, ttl);
+        let link = listen(bus, lease.worker).await;
         store.renew_worker(&lease).await.unwrap();
-        let pool = pool.to_owned();
+        Self::greet(lease, store, bus, link).await
+    }
+
+    /// It listens, and says so, under a lease that it has already.
+    pub(crate) async fn begin_late(
+        lease: WorkerLease,
+        store: &Arc<SqliteStore>,
+        bus: &MemoryBus,
+    ) -> Self {
+        let link = listen(bus, lease.worker).await;
+        Self::greet(lease, store, bus, link).await
+    }
+
+    async fn greet(
+        lease: WorkerLease,
+        store: &Arc<SqliteStore>,
+        bus: &MemoryBus,
+        link: Subscriber,
+    ) -> Self {
+        let (worker, pool) = (lease.worker, lease.pool.clone());
         publish(bus, Topic::Hello, &[WorkerHello { worker, pool }]).await;
         Self {
+            entries: Entries::new(usize::try_from(lease.slots).unwrap()),
             lease,
             store: Arc::clone(store),
             bus: bus.clone(),
             link,
-            entries: Entries::new(usize::try_from(slots).unwrap()),
             unsettled: BTreeMap::new(),
             begun: VecDeque::new(),
             since: Instant::now(),
@@ -184,6 +191,26 @@ impl Life {
         let topic = Topic::Control(completion.execution_id.partition());
         publish(&self.bus, topic, &[SlotRelease(completion)]).await;
     }
+}
+
+/// The lease of a fresh life.
+pub(crate) fn lease_of(pool: &str, slots: u32, ttl: Duration) -> WorkerLease {
+    WorkerLease {
+        worker: WorkerId::fresh(),
+        name: "worker".to_owned(),
+        pool: pool.to_owned(),
+        slots,
+        draining: false,
+        ttl,
+    }
+}
+
+async fn listen(bus: &MemoryBus, worker: WorkerId) -> Subscriber {
+    let subscription = Subscription {
+        topic: Topic::Link(worker),
+        prefetch: 100,
+    };
+    bus.subscribe(subscription).await.unwrap()
 }
 
 fn completion(worker: WorkerId, grant: &Grant) -> Completion {

@@ -8,6 +8,7 @@
 
 mod calls;
 mod lasting;
+mod late;
 mod lives;
 mod lost_workers;
 mod member;

@@ -26,7 +26,7 @@ pub(crate) const PARTITIONS: u16 = 8;
 /// How long leases last: short, and long enough for a machine that is busy with other things.
 pub(crate) const TTL: Duration = Duration::from_millis(1500);
 /// A pool that the system's worker does not serve.
-const ELSEWHERE: &str = "elsewhere";
+pub(crate) const ELSEWHERE: &str = "elsewhere";
 /// How long anything may take.
 const DEADLINE: Duration = Duration::from_secs(40);
 

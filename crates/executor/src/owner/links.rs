@@ -60,6 +60,8 @@ struct Link {
     backoff: Backoff,
     /// Nobody receives there until the life is heard of again.
     is_cut_off: bool,
+    /// It has said that it is there since what is on its way was sent: that this came back tells nothing.
+    has_greeted: bool,
     /// What it waits for is the end of a round.
     waits_for_round: bool,
 }
@@ -73,6 +75,7 @@ impl Link {
             retry_at: Millis::MIN,
             backoff: Backoff::new(50, 2_000),
             is_cut_off: false,
+            has_greeted: false,
             waits_for_round: false,
         }
     }
@@ -176,6 +179,13 @@ impl Links {
     pub(super) fn is_heard(&mut self, worker: WorkerId) {
         if let Some(link) = self.links.get_mut(&worker) {
             link.is_cut_off = false;
+        }
+    }
+
+    /// A life says that it is there.
+    pub(super) fn greets(&mut self, worker: WorkerId) {
+        if let Some(link) = self.links.get_mut(&worker) {
+            link.has_greeted = link.on_the_way.is_some();
         }
     }
 
@@ -310,7 +320,7 @@ impl Owner {
         };
         link.waits_for_round = id.is_none() && !later.is_empty();
         link.parts = later;
-        link.on_the_way = id;
+        (link.on_the_way, link.has_greeted) = (id, false);
         let Some(id) = id else {
             return;
         };
@@ -493,7 +503,7 @@ impl Owner {
             // Nobody received it, and it is in no queue: what it granted never left.
             Refusal::Unroutable => {
                 if let Some(link) = self.links.links.get_mut(&worker) {
-                    link.is_cut_off = true;
+                    link.is_cut_off = !link.has_greeted;
                 }
                 self.roster.lock().note_reach(worker, false);
                 return self.bounced(partition, worker, grants.to_vec());

@@ -324,7 +324,7 @@ impl Owner {
             Input::Answered(call, reply) => self.answered(now, call, reply),
             Input::Published(id, published) => self.published(now, id, published),
             Input::Reported(reports) => self.reported(now, reports),
-            Input::Hello => self.workers.hurry(now),
+            Input::Hello(workers) => self.greeted(now, &workers),
             Input::Unsubscribed(subscription) => self.unsubscribed(now, subscription),
             // Nothing is decided before the store's time is known: what was accepted until then would
             // look as if it had waited since 1970. The first look finds what is free.

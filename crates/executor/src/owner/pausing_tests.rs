@@ -286,7 +286,7 @@ fn whoever_takes_over_grants_nothing_to_a_pool_without_workers() {
         // It waits for whoever comes.
         if !has_worker {
             world.worker();
-            world.give(VecDeque::from([Input::Hello]));
+            world.give(VecDeque::from([Input::Hello(Vec::new())]));
             assert_eq!(world.held(), 1);
         }
     }

@@ -50,8 +50,8 @@ pub enum Input {
     Published(PublishId, Published),
     /// What workers say of what they were granted.
     Reported(Vec<Reported>),
-    /// A worker has come, or is about to stop.
-    Hello,
+    /// These lives have come, hear again, or are about to stop.
+    Hello(Vec<WorkerId>),
     /// A subscription has ended; what it had delivered went back.
     Unsubscribed(SubscriptionId),
     /// Somebody handed these partitions over to this owner.

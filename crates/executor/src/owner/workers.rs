@@ -30,6 +30,9 @@ const AFTER_GRACE: Millis = 20;
 /// How long what a worker has said may be on its way after the end of its process, in milliseconds.
 const SAID: Millis = 1_000;
 
+/// How many lives may say that they have come before a look shows them; of more the renewals tell.
+const MAX_GREETED: usize = 1_024;
+
 /// Which grants of a worker have begun; `None` when nobody knows.
 type Begun = Option<Arc<BTreeSet<Key>>>;
 
@@ -48,6 +51,8 @@ pub(super) struct Workers {
     renewals: BTreeMap<WorkerId, i64>,
     /// Those whose leases are over, for as long as the grace takes, and what has begun there.
     lost: BTreeMap<WorkerId, Begun>,
+    /// Who has said that it is there, until a look shows it.
+    greeted: BTreeSet<WorkerId>,
     /// Those who hold a slot, are over and were in no look, and since when that is known: they have
     /// come and gone since the last look, or their rows are no longer shown.
     unseen: BTreeMap<WorkerId, Millis>,
@@ -128,6 +133,17 @@ impl Owner {
         }
     }
 
+    /// Lives have said that they are there: from now on messages reach them.
+    pub(super) fn greeted(&mut self, now: Millis, workers: &[WorkerId]) {
+        for worker in workers {
+            self.links.greets(*worker);
+            if self.workers.greeted.len() < MAX_GREETED {
+                self.workers.greeted.insert(*worker);
+            }
+        }
+        self.workers.hurry(now);
+    }
+
     fn look_at_workers(&mut self, (asked, now): (Millis, Millis), ends: &[WorkerEnd]) {
         let grace = self.options.reconcile.worker_grace;
         let watch = &mut self.workers.watch;
@@ -149,9 +165,6 @@ impl Owner {
         let next = next.map_or(self.workers.at, |wait| now + wait);
         self.workers.at = self.workers.at.min(next);
 
-        if std::mem::take(&mut self.workers.comes_again) {
-            self.workers.at = now;
-        }
         let lives = alive.iter().filter(|end| !end.ended);
         let lives = lives.map(|end| Life {
             worker: end.worker,
@@ -160,6 +173,11 @@ impl Owner {
             draining: end.draining,
         });
         self.note_lives(ends, lives.collect());
+        if std::mem::take(&mut self.workers.comes_again) {
+            self.workers.at = now;
+        } else {
+            self.workers.greeted.clear();
+        }
 
         let ended = over.iter().filter(|end| end.ended);
         let begun = |end: &WorkerEnd| end.over.as_ref().and_then(|over| over.begun.clone());
@@ -184,16 +202,19 @@ impl Owner {
         }
     }
 
-    /// Only who lives is granted anything. Whoever comes beside others, and whose renewals go on while messages to
-    /// it came back, is asked whether they reach it: leases of which nobody receives anything cost nobody an attempt.
+    /// Only who lives is granted anything. Whoever comes beside others, and who renews or says that it is there while
+    /// messages to it came back, is asked whether they reach it: leases of which nobody receives anything cost nobody
+    /// an attempt.
     fn note_lives(&mut self, ends: &[WorkerEnd], lives: Vec<Life>) {
         let renewals = ends.iter().map(|end| (end.worker, end.renewals));
         let renewals: BTreeMap<WorkerId, i64> = renewals.collect();
-        let moved: Vec<WorkerId> = renewals
-            .iter()
-            .filter(|(worker, number)| self.workers.renewals.get(worker) != Some(number))
-            .map(|(worker, _)| *worker)
-            .collect();
+        let known = &self.workers.renewals;
+        let greeted = &mut self.workers.greeted;
+        let moves = |(worker, number): &(&WorkerId, &i64)| {
+            greeted.remove(worker) || known.get(worker) != Some(number)
+        };
+        let moved = renewals.iter().filter(moves);
+        let moved: Vec<WorkerId> = moved.map(|(worker, _)| *worker).collect();
         self.workers.renewals = renewals;
         self.roster.lock().set(lives);
         let here = self.places.keys().copied().find(|id| self.is_open(*id));

@@ -164,8 +164,8 @@ pub(crate) enum Word {
     Sections(WorkerId, u64, Arc<Vec<Section<Grant>>>),
     /// What a life says to an owner.
     Reported(Reported),
-    /// A worker has come.
-    Hello,
+    /// A life is there.
+    Hello(WorkerId),
     /// Look whether there is something to report.
     Reports,
     Report(Key, ActionId, WorkerId, Status),

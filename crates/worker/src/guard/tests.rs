@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
-use attune_core::{Attempt, ExecutionId};
+use attune_core::{Attempt, ExecutionId, WorkerId};
 use attune_store::{StoreError, WorkerLease, WorkerRow, WorkerStore};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::begun::{BegunMap, Former, former};
-use crate::lease::Leases;
+use crate::lease::{Leases, Registered};
 use crate::options::WorkerOptions;
 
 /// Longer than anything here takes.
@@ -363,8 +363,12 @@ async fn the_guard_hears_of_leases_and_of_their_loss() {
     };
     let store = Arc::new(Store::default());
     let leases = Leases::new(&options, store, Arc::clone(&guard), Box::new(|_| {}));
-    let registered = Arc::new(leases).register(&CancellationToken::new()).await;
-    let life = registered.unwrap().unwrap();
+    let shutdown = CancellationToken::new();
+    let leases = Arc::new(leases);
+    let registered = leases.register(WorkerId::fresh(), &shutdown);
+    let Ok(Registered::Life(life)) = registered.await else {
+        panic!("the store takes its lease");
+    };
     assert!(guard.state().leases.contains_key(&life.worker()));
     let escaped = program(Some(guard.mark(life.worker(), key(1))));
     life.over().cancelled().await;

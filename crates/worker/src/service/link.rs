@@ -7,6 +7,7 @@ use attune_core::{ActionId, WorkerId};
 use attune_dispatch::{Granted, Key, Section};
 use attune_messages::v2::{self, Grant, GrantKey, WorkerHello};
 use attune_messages::{DecodeError, decode_batch, encode};
+use attune_runtime::{Backoff, LogPace, error_chain};
 use chrono::Utc;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -15,7 +16,7 @@ use uuid::Uuid;
 use super::wait::Heard;
 use super::{Phase, Service};
 use crate::error::WorkerError;
-use crate::lease::{Leases, Life};
+use crate::lease::{Leases, Life, Registered};
 use crate::runs::not_run;
 use crate::worker::subscribe;
 
@@ -55,7 +56,7 @@ impl Link {
     ///
     /// # Errors
     /// When the bus refuses for good, or `shutdown` came first.
-    pub(crate) async fn open(
+    async fn open(
         bus: &Arc<dyn Bus>,
         worker: WorkerId,
         shutdown: &CancellationToken,
@@ -83,27 +84,60 @@ impl Link {
     }
 }
 
-/// A fresh life with its link, for a worker that has worked before; `None` when `shutdown` came
-/// first.
+/// A fresh life with its link, of which owners are told; `None` when `shutdown` came first. The link comes
+/// first: whoever sees the lease may grant something at once, and what nobody receives comes back.
+///
+/// # Errors
+/// When the store or the bus refuses for good.
+pub(crate) async fn begin(
+    leases: &Arc<Leases>,
+    bus: &Arc<dyn Bus>,
+    pool: &str,
+    shutdown: &CancellationToken,
+) -> Result<Option<(Arc<Life>, Link)>, WorkerError> {
+    loop {
+        let worker = WorkerId::fresh();
+        let link = match Link::open(bus, worker, shutdown).await {
+            Ok(link) => link,
+            Err(WorkerError::Stopped) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let registered = leases.register(worker, shutdown).await;
+        match registered.map_err(WorkerError::Store)? {
+            Registered::Life(life) => {
+                say_hello(bus, worker, pool);
+                return Ok(Some((life, link)));
+            }
+            Registered::Over => {}
+            Registered::Stopped => return Ok(None),
+        }
+    }
+}
+
+/// Begins as [`begin`], and tries again whatever the store says: a worker that has worked before does not
+/// give up.
 ///
 /// # Errors
 /// When the bus refuses for good.
 pub(super) async fn begin_anew(
     leases: Arc<Leases>,
     bus: Arc<dyn Bus>,
+    pool: String,
     shutdown: CancellationToken,
 ) -> Result<Option<(Arc<Life>, Link)>, WorkerError> {
-    let Some(life) = Arc::clone(&leases).register_again(shutdown.clone()).await else {
-        return Ok(None);
-    };
-    match Link::open(&bus, life.worker(), &shutdown).await {
-        Ok(link) => Ok(Some((life, link))),
-        Err(error) => {
-            leases.retire(&life).await;
-            match error {
-                WorkerError::Stopped => Ok(None),
-                error => Err(error),
+    let (mut backoff, mut log) = (Backoff::default(), LogPace::default());
+    loop {
+        match begin(&leases, &bus, &pool, &shutdown).await {
+            Err(WorkerError::Store(error)) => {
+                if log.is_due() {
+                    let error = error_chain(&error);
+                    tracing::error!(error, "the store refuses the worker's lease");
+                }
+                if backoff.wait(&shutdown).await.is_err() {
+                    return Ok(None);
+                }
             }
+            begun => return begun,
         }
     }
 }

@@ -28,7 +28,7 @@ use crate::lease::{Leases, Life};
 use crate::options::WorkerOptions;
 use crate::outbox::Outbox;
 use crate::runs::{Finished, Runs};
-pub(crate) use link::{Held, Link, say_hello};
+pub(crate) use link::{Held, Link, begin, say_hello};
 pub(crate) use stuck::Stuck;
 use wait::{Heard, finished, heard, over, until};
 
@@ -62,12 +62,12 @@ pub(crate) struct Service {
 }
 
 /// A fresh life and its link; none when the worker stops.
-type Registered = Result<Option<(Arc<Life>, Link)>, WorkerError>;
+type BegunAnew = Result<Option<(Arc<Life>, Link)>, WorkerError>;
 
 /// What is under way elsewhere, and when to look again.
 #[derive(Default)]
 pub(crate) struct Pending {
-    registration: Option<JoinHandle<Registered>>,
+    registration: Option<JoinHandle<BegunAnew>>,
     /// Publishes reports.
     reporting: Option<JoinHandle<()>>,
     /// When to look whether reports are due.
@@ -113,7 +113,7 @@ enum Event {
     /// The time of the phase is over.
     Deadline,
     LifeOver,
-    Registered(Registered),
+    Registered(BegunAnew),
     /// What a lost life left behind is due to be gone.
     Alarm,
     Finished(Finished),
@@ -246,15 +246,15 @@ impl Service {
         self.pending.alarm_at = Some(Instant::now() + grace);
         if matches!(self.phase, Phase::Serving) {
             let (leases, bus) = (Arc::clone(&self.leases), Arc::clone(&self.bus));
-            let registration = link::begin_anew(leases, bus, self.shutdown.clone());
+            let (pool, shutdown) = (self.options.pool.clone(), self.shutdown.clone());
+            let registration = link::begin_anew(leases, bus, pool, shutdown);
             self.pending.registration = Some(tokio::spawn(registration));
         }
     }
 
-    fn registered(&mut self, registered: Registered) {
+    fn registered(&mut self, registered: BegunAnew) {
         match registered {
             Ok(Some((life, link))) => {
-                say_hello(&self.bus, life.worker(), &self.options.pool);
                 // Whether it takes anything may have changed since its row was written.
                 life.hurry();
                 self.begun = note_of(&self.options, &self.guard, &life);

@@ -271,15 +271,13 @@ async fn a_store_or_bus_that_refuses_for_good_is_no_reason_to_wait() {
     assert!(matches!(start().await, Err(WorkerError::Store(_))));
     store.change(|state| state.renewing = Mood::Fine);
     bus.close().await;
-    let error = start().await.unwrap_err();
-    let worker = store.change(|state| state.registered[0]);
-    assert_eq!(
-        error.to_string(),
-        format!("the bus refuses the worker's subscription to `worker {worker}`")
+    let error = start().await.unwrap_err().to_string();
+    assert!(
+        error.starts_with("the bus refuses the worker's subscription to `worker "),
+        "{error}"
     );
-    assert_eq!(
-        store.change(|state| state.retired.len()),
-        1,
-        "its lease is given back"
+    assert!(
+        store.change(|state| state.registered.is_empty()),
+        "nobody is told of a worker that hears nothing"
     );
 }
