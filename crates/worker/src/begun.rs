@@ -29,6 +29,8 @@ use crate::options::WorkerOptions;
 
 /// The first bytes of a file, and the version of what follows.
 const MAGIC: [u8; 8] = *b"attlife3";
+/// What the first bytes have in common in all versions.
+const FAMILY: &[u8] = b"attlife";
 /// Where the id of the boot stands.
 const BOOT: std::ops::Range<usize> = 8..24;
 /// Where the guard writes its mark.
@@ -51,6 +53,10 @@ const HEADER: usize = PATH + MAX_PATH;
 const RECORD: usize = 16;
 /// How many records a file has room for at first.
 const FIRST_CAPACITY: usize = 1024;
+/// How many it has room for at most, a hundred times as many as a worker has slots.
+const MAX_CAPACITY: usize = 1 << 20;
+/// The longest file, in bytes.
+const MAX_LENGTH: u64 = (HEADER + MAX_CAPACITY * RECORD) as u64;
 /// How many records are written by one call at most.
 const AT_ONCE: usize = 256;
 /// The longest path, in bytes: a guard is told it in one line.
@@ -131,12 +137,13 @@ impl BegunMap {
     /// held; the records of those that are not may be overwritten: nobody asks for them again.
     ///
     /// # Errors
-    /// When it cannot be written. Then the file must not be believed any more.
+    /// When it cannot be written, or more is held than a file has room for. Then the file must not be believed
+    /// any more.
     pub(crate) fn begin(&mut self, keys: &[Key], is_held: impl Fn(&Key) -> bool) -> io::Result<()> {
         let mut written = 0;
         while written < keys.len() {
             let capacity = self.capacity;
-            let first = self.next_free(&is_held);
+            let first = self.next_free(&is_held)?;
             if self.capacity > capacity {
                 self.make_room()?;
             }
@@ -164,7 +171,7 @@ impl BegunMap {
 
     /// The next place round the file whose record nobody needs. Where more than half are needed the file grows, so
     /// that there is one and it is found soon.
-    fn next_free(&mut self, is_held: impl Fn(&Key) -> bool) -> usize {
+    fn next_free(&mut self, is_held: impl Fn(&Key) -> bool) -> io::Result<usize> {
         let mut passed = 0;
         loop {
             if self.next >= self.capacity {
@@ -172,13 +179,16 @@ impl BegunMap {
             }
             match self.records.get(self.next) {
                 Some(record) if is_held(record) => self.next += 1,
-                _ => return self.next,
+                _ => return Ok(self.next),
             }
             passed += 1;
             if passed > self.capacity / 2 {
+                if self.capacity >= MAX_CAPACITY {
+                    return Err(io::Error::other("more is held than a file has room for"));
+                }
                 self.capacity *= 2;
                 self.next = self.records.len();
-                return self.next;
+                return Ok(self.next);
             }
         }
     }
@@ -246,6 +256,10 @@ pub(crate) fn former(state_dir: &Path) -> io::Result<Vec<Former>> {
         let Some(worker) = name.to_str().and_then(|name| name.parse::<Uuid>().ok()) else {
             continue;
         };
+        // A link, or whatever else stands there, is not ours: opening it would fail at every look.
+        if !entry.file_type().is_ok_and(|kind| kind.is_file()) {
+            continue;
+        }
         let path = entry.path();
         match read(&path, boot) {
             Ok(Some(begun)) => found.push(Former {
@@ -289,20 +303,21 @@ pub(crate) fn mark(path: &Path) -> io::Result<()> {
 
 /// What a file says of its life; nothing while something of it may be left.
 fn read(path: &Path, boot: Uuid) -> io::Result<Option<Option<Vec<Key>>>> {
-    let mut file = open(path, OpenOptions::new().read(true))?;
-    let mut bytes = Vec::new();
-    file.read_to_end(&mut bytes)?;
-    // One that is shorter is being made, or was when its process ended, which then had run nothing.
-    let Some((header, records)) = bytes.split_at_checked(HEADER) else {
-        return Ok(None);
-    };
-    if header[..MAGIC.len()] != MAGIC {
+    let file = open(path, OpenOptions::new().read(true))?;
+    // No more than that: what stands there under the name of a life may be anything, and of any length.
+    let mut header = Vec::with_capacity(HEADER);
+    (&file).take(HEADER as u64).read_to_end(&mut header)?;
+    if header.len() < HEADER || header[..MAGIC.len()] != MAGIC {
+        // Of another version, or shorter: it is being made, or was when its process ended, which then had run
+        // nothing. The age comes first: who makes a file is the one to lock it.
+        if may_be_ours(&header, boot, &file)? && is_left(&file)? && file.try_lock().is_ok() {
+            fs::remove_file(path)?;
+        }
         return Ok(None);
     }
     if header[BOOT] != *boot.as_bytes() {
         // Folders may be shared by hosts, and the process of another one may live.
-        let is_of_this_host = host().is_some_and(|host| header[HOST] == *host.as_bytes());
-        return Ok(is_of_this_host.then_some(None));
+        return Ok(is_of_this_host(&header).then_some(None));
     }
     // Its process lives, whatever its guard has taken it for.
     if file.try_lock().is_err() {
@@ -311,14 +326,13 @@ fn read(path: &Path, boot: Uuid) -> io::Result<Option<Option<Vec<Key>>>> {
     let is_copy = header[OWN] != own(&file)?;
     if is_copy || header[MARK] == 0 {
         // Of a life whose file is somewhere else nothing is to be ended here.
-        let cgroup = cgroup_in(header)?.filter(|_| !is_copy);
+        let cgroup = cgroup_in(&header)?.filter(|_| !is_copy);
         let in_its_place = cgroup.is_some_and(|cgroup| {
             let carried = &header[CARRIED];
             Uuid::from_slice(carried).is_ok_and(|mark| guard::ends_in_its_place(mark, &cgroup))
         });
         if !in_its_place {
-            let age = file.metadata()?.modified()?.elapsed();
-            if age.is_ok_and(|age| age > LEFT_FOR) {
+            if is_left(&file)? {
                 fs::remove_file(path)?;
             }
             return Ok(None);
@@ -327,7 +341,35 @@ fn read(path: &Path, boot: Uuid) -> io::Result<Option<Option<Vec<Key>>>> {
         file.unlock()?;
         mark(path)?;
     }
-    Ok(Some(keys(records)))
+    let mut records = Vec::new();
+    // One that is longer is not whole.
+    if file.metadata()?.len() <= MAX_LENGTH {
+        file.take(MAX_LENGTH).read_to_end(&mut records)?;
+    }
+    Ok(Some(keys(&records)))
+}
+
+/// Whether a file that does not begin as it should is one of ours, of a life of this host: of another version,
+/// which has the boot and the host at the same places, or cut short. What a host had not yet put on its disk when
+/// it went down is missing there, or zeros.
+fn may_be_ours(header: &[u8], boot: Uuid, file: &File) -> io::Result<bool> {
+    let begins = header.iter().take(FAMILY.len());
+    let is_named = begins.eq(FAMILY.iter().take(header.len()));
+    let is_whole = header.len() == HEADER;
+    let is_ours = header.iter().all(|byte| *byte == 0)
+        || is_named && (!is_whole || header[BOOT] == *boot.as_bytes() || is_of_this_host(header));
+    Ok(is_ours && file.metadata()?.len() <= MAX_LENGTH)
+}
+
+/// Whether a file was made on this host, in whichever boot of it.
+fn is_of_this_host(header: &[u8]) -> bool {
+    host().is_some_and(|host| header[HOST] == *host.as_bytes())
+}
+
+/// Whether nobody has written to a file for so long that nobody will come for it any more.
+fn is_left(file: &File) -> io::Result<bool> {
+    let age = file.metadata()?.modified()?.elapsed();
+    Ok(age.is_ok_and(|age| age > LEFT_FOR))
 }
 
 /// What stands in front of the records.

@@ -1,5 +1,7 @@
 use std::collections::BTreeSet;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use tempfile::TempDir;
@@ -83,6 +85,90 @@ fn what_is_no_file_is_passed_over() {
     symlink(&path, beside(Uuid::from_u128(3))).unwrap();
     assert_eq!(begun(&dir).len(), 1);
     assert!(mark(&pipe).is_err());
+}
+
+/// It would be told of at every look, for ever.
+#[test]
+fn nothing_is_said_of_what_is_no_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = left(&dir, WorkerId::fresh(), &[]);
+    symlink(&path, path.with_file_name(Uuid::from_u128(3).to_string())).unwrap();
+    let said = CountedLines::default();
+    tracing::subscriber::with_default(said.clone(), || assert_eq!(begun(&dir), []));
+    assert_eq!(said.0.load(Ordering::Relaxed), 0);
+}
+
+/// Counts what is written to the log.
+#[derive(Clone, Default)]
+struct CountedLines(Arc<AtomicUsize>);
+
+impl tracing::Subscriber for CountedLines {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, _: &tracing::Event<'_>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+/// How much this thread has read, in bytes.
+fn bytes_read() -> u64 {
+    let counts = fs::read_to_string("/proc/thread-self/io").unwrap();
+    let read = counts.lines().find_map(|line| line.strip_prefix("rchar: "));
+    read.unwrap().parse().unwrap()
+}
+
+#[test]
+fn of_a_file_no_more_is_read_than_is_needed() {
+    let dir = tempfile::tempdir().unwrap();
+    let life = WorkerId::fresh();
+    // Somebody else's, one that goes on, and one that was marked and is longer than any of ours.
+    let path = left(&dir, life, &[key(1)]);
+    mark(&path).unwrap();
+    let alive = BegunMap::make(dir.path(), WorkerId::fresh(), &Guard::none()).unwrap();
+    let foreign = path.with_file_name(Uuid::from_u128(1).to_string());
+    for path in [&foreign, &path, &alive.path] {
+        let mut made = OpenOptions::new();
+        let file = made.create(true).truncate(false).write(true).open(path);
+        file.unwrap().set_len(1 << 30).unwrap();
+    }
+    let before = bytes_read();
+    assert_eq!(begun(&dir), [(life, None)]);
+    let read = bytes_read() - before;
+    assert!(read < 100_000, "{read} bytes were read");
+    // It is no file of ours, however long it lies there.
+    make_old(&foreign);
+    assert_eq!(begun(&dir), [(life, None)]);
+    assert!(foreign.exists());
+}
+
+#[test]
+fn a_file_grows_no_longer_than_it_is_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let life = WorkerId::fresh();
+    let mut map = BegunMap::make(dir.path(), life, &Guard::none()).unwrap();
+    let count = MAX_CAPACITY as i64;
+    let keys: Vec<Key> = (1..=count).map(key).collect();
+    map.begin(&keys, |_| true).unwrap();
+    assert!(map.begin(&[key(count + 1)], |_| true).is_err());
+    assert_eq!(map.file.metadata().unwrap().len(), MAX_LENGTH);
+    map.let_go();
+    mark(map.path()).unwrap();
+    let said = begun(&dir).remove(0).1.unwrap();
+    assert_eq!(said, keys.into_iter().collect());
 }
 
 #[test]
@@ -178,14 +264,66 @@ fn what_was_left_for_a_day_is_removed_unless_its_process_lives() {
         left(&dir, WorkerId::fresh(), &[]),
         left(&dir, WorkerId::fresh(), &[]),
     );
-    let long_ago = std::time::SystemTime::now() - LEFT_FOR - Duration::from_secs(60);
     for path in [&old, &alive.path] {
-        let file = OpenOptions::new().write(true).open(path).unwrap();
-        file.set_modified(long_ago).unwrap();
+        make_old(path);
     }
     assert_eq!(begun(&dir), []);
     let there = [&old, &new, &alive.path].map(|path| path.exists());
     assert_eq!(there, [false, true, true]);
+}
+
+/// As if nobody had written to it for more than a day.
+fn make_old(path: &Path) {
+    let file = OpenOptions::new().write(true).open(path).unwrap();
+    let long_ago = std::time::SystemTime::now() - LEFT_FOR - Duration::from_secs(60);
+    file.set_modified(long_ago).unwrap();
+}
+
+#[test]
+fn so_is_one_of_another_version_and_one_that_was_cut_short() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = left(&dir, WorkerId::fresh(), &[]);
+    let whole = fs::read(&first).unwrap();
+    let of_version = |version: u8| {
+        let mut bytes = whole.clone();
+        bytes[MAGIC.len() - 1] = version;
+        bytes
+    };
+    let make = |bytes: &[u8]| {
+        let path = first.with_file_name(Uuid::now_v7().to_string());
+        fs::write(&path, bytes).unwrap();
+        path
+    };
+    let (older, newer) = (of_version(b'2'), of_version(b'4'));
+    let zeros = vec![0; whole.len()];
+    let ours = [
+        &whole[..0],
+        &whole[..3],
+        &whole[..HEADER - 1],
+        &older,
+        &newer,
+        &zeros,
+    ];
+    let mut of_another_host = older.clone();
+    of_another_host[BOOT].fill(0xA5);
+    of_another_host[HOST].fill(0xA5);
+    let others: [&[u8]; 3] = [b"attics and cellars", &[7; 5000], &of_another_host];
+    let is_there = |path: &PathBuf| path.exists();
+    let (left, kept) = (ours.map(make), others.map(make));
+    assert_eq!(begun(&dir), []);
+    assert!(left.iter().all(is_there), "they may still be written");
+    for path in left.iter().chain(&kept) {
+        make_old(path);
+    }
+    let lives = File::open(&left[3]).unwrap();
+    lives.try_lock().unwrap();
+    assert_eq!(begun(&dir), []);
+    let there = left.each_ref().map(is_there);
+    assert_eq!(there, [false, false, false, true, false, false]);
+    assert!(kept.iter().all(is_there), "they are somebody else's");
+    drop(lives);
+    assert_eq!(begun(&dir), []);
+    assert!(!left[3].exists(), "its process has ended");
 }
 
 /// A worker that has closed the pipe to a guard that does not read is not gone.
