@@ -260,9 +260,12 @@ class Life:
     def take(self, section):
         stream = self.streams.setdefault(section["partition"], Stream())
         place, sync = (section["epoch"], section["number"]), section.get("sync")
+        # One that is long comes in parts, of which the first can be understood without what was before.
+        after, to = section.get("sync_after"), section.get("sync_to")
+        opens = sync is not None and after is None
         if section["epoch"] >= stream.heard:
             stream.heard, stream.owner = section["epoch"], section["owner"]
-        if place < stream.next or (sync is None and place != stream.next):
+        if place < stream.next or (not opens and place != stream.next):
             # A copy, or of an owner that is one no more; or something before it is missing.
             if place > stream.next and section["epoch"] >= stream.heard:
                 stream.missing = True
@@ -273,7 +276,8 @@ class Life:
         if sync is not None:
             held = {key_of(item) for item in sync}
             for key in [key for key in self.entries if partition_of(key) == section["partition"]]:
-                if key not in held:
+                is_told = (after is None or key[0] > after) and (to is None or key[0] <= to)
+                if is_told and key not in held:
                     self.forget(key)
         for item in section.get("settled", ()):
             self.forget(key_of(item))

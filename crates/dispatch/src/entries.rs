@@ -177,9 +177,9 @@ impl<G: Granted> Entries<G> {
         let place = (section.epoch, section.number);
         let stream = self.streams.get_mut(&section.partition);
         let next = stream.as_ref().map(|stream| (stream.epoch, stream.next));
-        let fits = match section.sync {
-            Some(_) => next.is_none_or(|next| place >= next),
-            None => next == Some(place),
+        let fits = match section.opens() {
+            true => next.is_none_or(|next| place >= next),
+            false => next == Some(place),
         };
         let fits =
             fits || Bug::AnySection.is_planted() && next.is_some_and(|next| place.0 >= next.0);
@@ -201,7 +201,7 @@ impl<G: Granted> Entries<G> {
             }
         }
         if let Some(holds) = &section.sync {
-            self.forget_others(section.partition, holds, &mut taken);
+            self.forget_others(&section, holds, &mut taken);
         }
         for key in &section.settled {
             self.forget(key, &mut taken);
@@ -235,10 +235,10 @@ impl<G: Granted> Entries<G> {
     }
 
     /// Forgets what a sync does not name.
-    fn forget_others(&mut self, partition: PartitionId, holds: &[Key], taken: &mut Taken<G>) {
+    fn forget_others(&mut self, section: &Section<G>, holds: &[Key], taken: &mut Taken<G>) {
         let holds: HashSet<&Key> = holds.iter().collect();
         let keys = self.entries.keys();
-        let others = keys.filter(|key| key.0.partition() == partition && !holds.contains(key));
+        let others = keys.filter(|key| section.tells_of(key.0) && !holds.contains(key));
         let mut others: Vec<Key> = others.copied().collect();
         others.sort_unstable();
         for key in others {

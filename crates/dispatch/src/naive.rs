@@ -1,6 +1,7 @@
 //! [`Entries`](crate::Entries) beside a model that never forgets, while owners come and go and everything on
 //! the way is lost, doubled, late and out of order.
 
+mod tenure;
 mod world;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -60,14 +61,21 @@ impl Naive {
         let before = section.number.checked_sub(1);
         let before = before.map(|number| (place.0, place.1, number));
         let follows = before.is_some_and(|before| self.taken.contains(&before));
-        if !is_later || (section.sync.is_none() && !follows) {
+        let opens = section.sync.is_some() && section.sync_after.is_none();
+        if !is_later || (!opens && !follows) {
             return said;
         }
         self.taken.insert(place);
         said.taken = true;
         if let Some(holds) = &section.sync {
             let held: Vec<Key> = self.fates.keys().copied().collect();
-            let held = held.into_iter().filter(|key| key.0.partition() == place.0);
+            let (after, to) = (section.sync_after, section.sync_to);
+            let is_told = |key: &Key| {
+                key.0.partition() == place.0
+                    && after.is_none_or(|after| key.0 > after)
+                    && to.is_none_or(|to| key.0 <= to)
+            };
+            let held = held.into_iter().filter(is_told);
             for key in held.filter(|key| !holds.contains(key)) {
                 self.forget(key, &mut said);
             }

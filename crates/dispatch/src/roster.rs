@@ -258,11 +258,13 @@ impl Roster {
     /// A life holds a grant: with a slot, or ahead of one, and then it takes no room until it has it.
     pub fn hold(&mut self, worker: WorkerId, key: Key, ahead: bool) {
         let held = self.holds.entry(worker).or_default();
-        let takes_none = held.keys.insert(key, ahead).unwrap_or(true);
-        if takes_none && !ahead {
-            held.slots += 1;
-            self.place(worker);
+        let took_none = held.keys.insert(key, ahead).unwrap_or(true);
+        match (took_none, ahead) {
+            (true, false) => held.slots += 1,
+            (false, true) => held.slots -= 1,
+            _ => return,
         }
+        self.place(worker);
     }
 
     /// Whether a life serves a pool, may be granted something, and runs so many at once.

@@ -36,6 +36,10 @@ pub struct Section<G> {
     /// Everything of the partition that the life holds, by what its owner has committed; but for what is
     /// granted in this section and later ones.
     pub sync: Option<Vec<Key>>,
+    /// The sync goes on after this execution: it is not the first part of one that no section could hold.
+    pub sync_after: Option<ExecutionId>,
+    /// The sync ends with this execution: what is held of later ones stands in the sections that follow.
+    pub sync_to: Option<ExecutionId>,
     /// What the owner has written down as ended, put back or taken away: it can be forgotten.
     pub settled: Vec<Key>,
     /// What may begin.
@@ -47,6 +51,18 @@ pub struct Section<G> {
 }
 
 impl<G> Section<G> {
+    /// Whether it is understood without the sections before it: a sync, or the first part of one.
+    pub(crate) fn opens(&self) -> bool {
+        self.sync.is_some() && self.sync_after.is_none()
+    }
+
+    /// Whether its sync tells of this execution.
+    pub(crate) fn tells_of(&self, id: ExecutionId) -> bool {
+        id.partition() == self.partition
+            && self.sync_after.is_none_or(|after| id > after)
+            && self.sync_to.is_none_or(|last| id <= last)
+    }
+
     /// A section that says nothing yet.
     pub fn new(partition: PartitionId, epoch: Epoch, number: u64, owner: OwnerId) -> Self {
         Self {
@@ -55,6 +71,8 @@ impl<G> Section<G> {
             number,
             owner,
             sync: None,
+            sync_after: None,
+            sync_to: None,
             settled: Vec::new(),
             grants: Vec::new(),
             cancel: Vec::new(),

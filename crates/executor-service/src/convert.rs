@@ -439,6 +439,13 @@ pub(crate) fn report(report: v2::WorkerReport) -> Reported {
     }
 }
 
+/// Who says that it is there. A message that cannot be read is a hint to look, too.
+pub(crate) fn hello(body: &[u8], max_message_bytes: usize) -> Vec<WorkerId> {
+    let said = attune_messages::decode_batch::<v2::WorkerHello>(body, max_message_bytes);
+    let said = said.unwrap_or_default().into_iter();
+    said.map(|hello| hello.worker).collect()
+}
+
 /// A section as its worker reads it.
 pub(crate) fn section(worker: WorkerId, section: Section<Dispatch>) -> v2::Section {
     let keys = |keys: Vec<Key>| keys.into_iter().map(v2::GrantKey::from).collect();
@@ -449,6 +456,8 @@ pub(crate) fn section(worker: WorkerId, section: Section<Dispatch>) -> v2::Secti
         epoch: section.epoch,
         number: section.number,
         sync: section.sync.map(keys),
+        sync_after: section.sync_after,
+        sync_to: section.sync_to,
         settled: keys(section.settled),
         cancel: keys(section.cancel),
         grants: section.grants.into_iter().map(grant).collect(),

@@ -19,7 +19,7 @@ use attune_executor::queue::Millis;
 use attune_executor::{Counter, Decided, Input, Output, Owner};
 use attune_messages::decode_batch;
 use attune_messages::v1::HandedOver;
-use attune_messages::v2::{WorkerHello, WorkerReport};
+use attune_messages::v2::WorkerReport;
 use attune_runtime::Progress;
 use futures_util::FutureExt as _;
 use futures_util::future::try_join_all;
@@ -365,11 +365,9 @@ impl Driver {
             self.hellos = None;
             return Input::Timer;
         };
-        let said = decode_batch::<WorkerHello>(&delivery.body, self.max_message_bytes);
+        let workers = convert::hello(&delivery.body, self.max_message_bytes);
         hellos.settler().ack(&[delivery.tag]).await;
-        // One that cannot be read is a hint, too: the store tells who lives.
-        let said = said.unwrap_or_default().into_iter();
-        Input::Hello(said.map(|hello| hello.worker).collect())
+        Input::Hello(workers)
     }
 
     /// Reads which partitions were handed over to this owner.

@@ -84,6 +84,12 @@ pub struct Section {
     /// that is to be compared; the first section of an epoch has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sync: Option<Vec<GrantKey>>,
+    /// The sync is of executions after this one: it is a later part of one that no section could hold.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sync_after: Option<ExecutionId>,
+    /// The sync is of executions up to this one, with it; the next section has the next part.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sync_to: Option<ExecutionId>,
     /// What became of these is written down: they can be forgotten.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub settled: Vec<GrantKey>,

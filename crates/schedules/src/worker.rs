@@ -12,7 +12,7 @@ use shuttle::sync::{Arc, Mutex};
 use tokio_util::sync::CancellationToken;
 
 use crate::guard::Guard;
-use crate::lease::Leases;
+use crate::lease::{Leases, Registered};
 use crate::options::WorkerOptions;
 use crate::outbox::{Batch, Outbox, Way};
 use crate::time::{self, Instant};
@@ -174,9 +174,11 @@ pub fn a_life_ends_before_its_lease() {
     });
     let leases = Leases::new(&options, store.clone(), Arc::new(Guard), Box::new(|_| {}));
     let leases = Arc::new(leases);
-    let life = block_on(leases.register(&CancellationToken::new()))
-        .unwrap()
-        .unwrap();
+    let shutdown = CancellationToken::new();
+    let registered = block_on(leases.register(WorkerId::fresh(), &shutdown));
+    let Ok(Registered::Life(life)) = registered else {
+        panic!("the store takes its lease");
+    };
     let run = spawn({
         let life = Arc::clone(&life);
         async move { life.over().cancelled().await }

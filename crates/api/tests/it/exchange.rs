@@ -73,6 +73,8 @@ impl Http {
             epoch: Epoch(1),
             number,
             sync: Some(Vec::new()),
+            sync_after: None,
+            sync_to: None,
             settled: Vec::new(),
             grants: Vec::new(),
             cancel: Vec::new(),

@@ -40,6 +40,8 @@ impl<G: Granted> Entries<G> {
         }
         self.said.retain(|owner, _| own.contains_key(owner));
         let give_back = self.owners_of_returned();
+        // Who is told what is given back is told all of it, so it is settled before the entries are looked at.
+        let mut told_returns: BTreeSet<OwnerId> = BTreeSet::new();
         for (owner, own) in &own {
             let elsewhere = total - own;
             let said = self.said.entry(*owner).or_default();
@@ -57,6 +59,7 @@ impl<G: Granted> Entries<G> {
             }
             if returns {
                 said.returns_at = Some(now);
+                told_returns.insert(*owner);
             }
         }
         let elsewhere = |owner: &OwnerId| total - own.get(owner).copied().unwrap_or(0);
@@ -87,8 +90,7 @@ impl<G: Granted> Entries<G> {
                     });
                 }
                 State::Returned { why } => {
-                    let said = self.said.get(&stream.owner);
-                    if said.is_some_and(|said| said.returns_at == Some(now))
+                    if told_returns.contains(&stream.owner)
                         && let Some(report) = reports.get_mut(&stream.owner)
                     {
                         report.returned.push(Returned { key: *key, why });

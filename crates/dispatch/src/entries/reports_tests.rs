@@ -166,6 +166,28 @@ fn others_are_told_when_what_they_do_not_see_changes() {
     assert_eq!(elsewhere(entries.reports(2_000)), []);
 }
 
+/// A run is told again behind a sync, in the millisecond in which everything that was given back was told.
+#[test]
+fn a_report_has_nothing_that_was_given_back_or_all_of_it() {
+    let mut entries = with(told(0, &[1]));
+    entries.begin_next(0).unwrap();
+    let many = Vec::from_iter(2..40);
+    assert!(entries.take(0, told(1, &many)).taken);
+    entries.give_back_all("it stops");
+    let all = Vec::from_iter(many.iter().map(|n| key(0, *n)));
+    assert_eq!(returned(&entries.reports(200)), all);
+    for number in 2..40 {
+        // The sync of a run alone, as it stands in a part of its own.
+        let mut part = told(number, &[]);
+        part.sync = Some(vec![key(0, 1)]);
+        part.sync_to = Some(key(0, 1).0);
+        assert!(entries.take(200, part).taken);
+        let reports = entries.reports(200);
+        assert_eq!(started(&reports), [(key(0, 1), 200)]);
+        assert_eq!(returned(&reports), []);
+    }
+}
+
 #[test]
 fn a_missing_section_is_asked_for_until_a_sync_comes() {
     let mut entries = with(told(0, &[]));

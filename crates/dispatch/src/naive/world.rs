@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use attune_core::{ActionId, Attempt, Epoch, ExecutionId, OwnerId, PartitionId, Seq};
 use proptest::prelude::*;
 
+use super::tenure::Tenure;
 use super::{Fate, Job, Naive};
 use crate::{Entries, Granted, Key, Millis, Outcome, Report, Section, Stream, Taken};
 
@@ -37,37 +38,6 @@ struct Execution {
 impl Execution {
     fn key(&self) -> Key {
         (self.id, self.attempt)
-    }
-}
-
-/// An owner of one partition in one epoch, which may be over without its knowing.
-#[derive(Debug, Clone)]
-struct Tenure {
-    partition: PartitionId,
-    owner: OwnerId,
-    epoch: Epoch,
-    stream: Stream,
-    /// What is held, by what it knows.
-    holds: BTreeSet<Key>,
-    /// How many sections it has sent.
-    sent: u64,
-    /// What it has to say that became of grants, and to cancel.
-    settled: Vec<Key>,
-    cancel: Vec<Key>,
-}
-
-impl Tenure {
-    /// A section from what is to be said; with a sync where one is needed.
-    fn section(&mut self, grants: Vec<Job>) -> Section<Job> {
-        let needs_sync = self.stream.needs_sync();
-        let mut section = self.stream.next(self.partition, self.epoch, self.owner);
-        self.sent = section.number + 1;
-        section.sync = needs_sync.then(|| self.holds.iter().copied().collect());
-        self.holds.extend(grants.iter().map(Granted::key));
-        section.settled = std::mem::take(&mut self.settled);
-        section.cancel = std::mem::take(&mut self.cancel);
-        section.grants = grants;
-        section
     }
 }
 
@@ -165,8 +135,8 @@ impl World {
             execution.standing = Standing::Held;
             grants.push(Job(execution.key(), execution.action_id));
         }
-        let section = tenure.section(grants);
-        self.send(section);
+        let sections = tenure.sections(grants);
+        self.send(sections);
     }
 
     /// Whether there is anything to say.
@@ -181,11 +151,12 @@ impl World {
             || self.executions.iter().any(is_queued)
     }
 
-    fn send(&mut self, section: Section<Job>) {
-        self.to_life.push(Flying {
+    fn send(&mut self, sections: Vec<Section<Job>>) {
+        let sent = sections.into_iter().map(|section| Flying {
             section,
             has_copies: false,
         });
+        self.to_life.extend(sent);
     }
 
     /// Whoever owns no longer, but does not know it, says again what it knows.
@@ -198,8 +169,8 @@ impl World {
         } else {
             tenure.stream.has_lost();
         }
-        let section = tenure.section(Vec::new());
-        self.send(section);
+        let sections = tenure.sections(Vec::new());
+        self.send(sections);
     }
 
     fn take_over(&mut self, p: usize) {

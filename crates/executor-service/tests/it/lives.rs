@@ -239,6 +239,8 @@ fn inward(section: v2::Section) -> Section<Given> {
         number: section.number,
         owner: section.owner,
         sync: section.sync.map(keys),
+        sync_after: section.sync_after,
+        sync_to: section.sync_to,
         settled: keys(section.settled),
         grants: section.grants.into_iter().map(Given).collect(),
         cancel: keys(section.cancel),

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use attune_bus::{Bus as _, MemoryBus, Room, Topic};
-use attune_core::{ActionSpec, ExecutionId, RequestId, Run, Submission};
+use attune_core::{ActionSpec, Builtin, ExecutionId, RequestId, Run, Submission};
 use attune_executor::Counter;
 use attune_executor_service::ExecutorOptions;
 use attune_messages::v1::EnforcementCreated;
@@ -25,13 +25,18 @@ const LARGEST: usize = 64 * 1024;
 /// A bus with that bound, and an executor that knows it.
 async fn bounded() -> (System, Member) {
     let system = System::on(MemoryBus::with_bounds(Room::default(), LARGEST)).await;
+    let member = bounded_member(&system, "one").await;
+    (system, member)
+}
+
+async fn bounded_member(system: &System, name: &str) -> Member {
     let options = ExecutorOptions {
         max_message_bytes: LARGEST,
-        ..System::options("one")
+        ..System::options(name)
     };
-    let member = Member::start(&system, options).await;
+    let member = Member::start(system, options).await;
     member.serves(usize::from(PARTITIONS)).await;
-    (system, member)
+    member
 }
 
 /// A firing of an action, numbered by the client, whose message has so many bytes at least.
@@ -73,6 +78,44 @@ async fn dispatches_that_fit_alone_are_sent_apart_when_they_do_not_fit_together(
         let next = tokio::time::timeout(Duration::from_secs(20), life.next()).await;
         assert!(told.insert(next.unwrap().execution_id));
     }
+    assert_eq!(member.counters.get(Counter::Undispatchable), 0);
+    member.stop().await;
+}
+
+/// What one life holds of one partition, whoever takes over tells it in parts.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_life_that_holds_more_than_a_message_can_name_goes_on_under_the_next_owner() {
+    const COUNT: u64 = 2_000;
+    let (system, member) = bounded().await;
+    let run = Run::Builtin(Builtin::Noop);
+    let mut spec = ActionSpec::new("test.many".parse().unwrap(), run);
+    spec.pool = "many".to_owned();
+    let applied = system.store.apply_action(&spec, PARTITIONS, "test");
+    applied.await.unwrap();
+    let ever = Duration::from_secs(600);
+    let mut life = Life::begin(&system.store, &system.bus, "many", 3_000, ever).await;
+    let mut next = async || {
+        let next = tokio::time::timeout(Duration::from_secs(20), life.next());
+        next.await.expect("it is told nothing more")
+    };
+    for number in 0..COUNT {
+        system.submit("test.many", number).await;
+    }
+    let mut held = Vec::new();
+    while (held.len() as u64) < COUNT {
+        held.push(next().await);
+    }
+    member.stop().await;
+    let member = bounded_member(&system, "two").await;
+    system.submit("test.many", COUNT).await;
+    held.push(next().await);
+    for grant in &held {
+        life.end(grant).await;
+    }
+    until("all are completed", async || {
+        (system.completed().await == COUNT + 1).then_some(())
+    })
+    .await;
     assert_eq!(member.counters.get(Counter::Undispatchable), 0);
     member.stop().await;
 }

@@ -5,6 +5,8 @@
 //! gap, as silence, or with the end of the life. One sync, of what the partition has committed, repairs all
 //! of it (ADR 49), so nothing is ever told twice.
 
+mod sections;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use attune_core::{ActionId, Bug, ExecutionId, PartitionId, Refusal, WorkerId};
@@ -12,6 +14,8 @@ use attune_dispatch::{Key, Section, Stream};
 
 use super::backoff::Backoff;
 use super::silence::Silence;
+use sections::{Sections, size};
+
 use super::{Dispatch, Output, Owner, PublishId, Published, Stage};
 use crate::counters::Counter;
 use crate::partition::Event;
@@ -19,7 +23,7 @@ use crate::queue::Millis;
 
 /// How many bytes may be on their way to workers, or wait for their turn, before commands must wait.
 const MAX_BYTES_ON_THE_WAY: usize = 64 * 1024 * 1024;
-/// How many bytes of grants one section has at most, but always one grant.
+/// How many bytes one section has at most, but always one item.
 const MAX_SECTION_BYTES: usize = 192 * 1024;
 /// How many bytes go to a life at once, but always one section.
 const MAX_BYTES_TOGETHER: usize = 8 * 1024 * 1024;
@@ -384,39 +388,21 @@ impl Owner {
             }
             _ => None,
         };
-        if sync.is_some() {
-            self.out.push(Output::Count(Counter::Synced, 1));
-        }
-        let mut section = stream.next(id, epoch, owner);
-        section.sync = sync;
-        section.settled = std::mem::take(&mut part.settled);
-        section.cancel = std::mem::take(&mut part.cancel);
-        let recall = std::mem::take(&mut part.recall);
         let most = MAX_SECTION_BYTES.min(self.options.cluster.max_message_bytes / 4);
-        let (mut bytes, mut here) = (0, 0);
-        while let Some(grant) = part.grants.front() {
-            let many = size(grant);
-            if before + bytes >= MAX_BYTES_TOGETHER {
-                break;
-            }
-            let is_alone = self.links.alone.contains(&grant.grantee.execution_id);
-            if here > 0 && (is_alone || here + many > most) {
-                sections.push(std::mem::replace(
-                    &mut section,
-                    stream.next(id, epoch, owner),
-                ));
-                here = 0;
-            }
-            (bytes, here) = (bytes + many, if is_alone { most } else { here + many });
-            section.grants.extend(part.grants.pop_front());
+        let mut made = Sections::new(stream, (id, epoch, owner), most);
+        if let Some(held) = sync {
+            self.out.push(Output::Count(Counter::Synced, 1));
+            made.sync(held);
         }
-        // Behind every grant that was decided before.
-        section.recall = recall.into_iter().collect();
-        part.recall = match part.grants.is_empty() {
-            true => BTreeSet::new(),
-            false => section.recall.drain(..).collect(),
-        };
-        sections.push(section);
+        made.settled(&mut part.settled);
+        let alone = &self.links.alone;
+        let is_alone = |grant: &Dispatch| alone.contains(&grant.grantee.execution_id);
+        let room = MAX_BYTES_TOGETHER.saturating_sub(before);
+        let bytes = made.grants(&mut part.grants, room, is_alone);
+        if part.grants.is_empty() {
+            made.calls(&mut part.cancel, &mut part.recall);
+        }
+        sections.extend(made.finish());
         bytes
     }
 
@@ -545,8 +531,4 @@ impl Owner {
 
 fn key_of(dispatch: &Dispatch) -> Key {
     (dispatch.grantee.execution_id, dispatch.grantee.attempt)
-}
-
-fn size(dispatch: &Dispatch) -> usize {
-    dispatch.body.parameters.get().len() + dispatch.grantee.action.spec.dispatch_bytes() + 512
 }

@@ -148,6 +148,8 @@ fn as_granted(section: &Section<Dispatch>) -> Section<Grant> {
         number: section.number,
         owner: section.owner,
         sync: section.sync.clone(),
+        sync_after: section.sync_after,
+        sync_to: section.sync_to,
         settled: section.settled.clone(),
         cancel: section.cancel.clone(),
         recall: section.recall.clone(),

@@ -167,6 +167,8 @@ fn section_of(section: v2::Section) -> Section<Held> {
         number: section.number,
         owner: section.owner,
         sync: section.sync.map(pairs),
+        sync_after: section.sync_after,
+        sync_to: section.sync_to,
         settled: pairs(section.settled),
         cancel: pairs(section.cancel),
         recall: section.recall,

@@ -91,6 +91,8 @@ impl Owner {
             epoch: self.epoch,
             number,
             sync: None,
+            sync_after: None,
+            sync_to: None,
             settled: Vec::new(),
             cancel: Vec::new(),
             grants: Vec::new(),
