@@ -6,6 +6,8 @@ mod beside;
 mod comparing;
 #[path = "cut_off_tests.rs"]
 mod cut_off;
+#[path = "greeting_tests.rs"]
+mod greeting;
 #[path = "late_tests.rs"]
 mod late;
 #[path = "links_tests.rs"]

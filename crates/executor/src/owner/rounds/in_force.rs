@@ -20,8 +20,9 @@ const LOOK_IDLY: Millis = 1_000;
 /// For how long commands wait for that, in milliseconds; then all that come are told at once. Whoever asks sends
 /// its command again meanwhile, and takes a refusal for one when every copy is refused.
 const PATIENCE: Millis = 3_000;
-/// How many commands of one partition wait for that at most: what is not acknowledged takes the place of submissions.
-const WAIT_AT_MOST: usize = 64;
+/// How many commands of one partition wait for that at most: what is not acknowledged takes the place of submissions,
+/// of which no more are delivered than `executor.intake.prefetch` allows, 16 by default.
+const WAIT_AT_MOST: usize = 4;
 
 /// What is to be said to a command.
 pub(super) enum Told {
