@@ -1,6 +1,6 @@
 //! Leases of workers that do not speak to the store themselves.
 
-use attune_core::WorkerId;
+use attune_core::{WorkerId, or_null};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
@@ -26,7 +26,8 @@ pub struct LeaseRequest {
     #[schema(minimum = 1, maximum = 300)]
     pub lease_seconds: u32,
     /// It is about to stop: nothing more is granted to it.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_null")]
+    #[schema(nullable)]
     pub draining: bool,
 }
 
@@ -57,7 +58,8 @@ pub struct ExchangeRequest {
     #[schema(minimum = 1, maximum = 300)]
     pub lease_seconds: u32,
     /// It is about to stop: nothing more is granted to it.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_null")]
+    #[schema(nullable)]
     pub draining: bool,
     /// For how long the answer may wait for sections, in milliseconds; a third of the lease at most. Without
     /// it nothing is waited for, and the answer has none.
@@ -65,13 +67,21 @@ pub struct ExchangeRequest {
     #[schema(maximum = 20_000)]
     pub wait_ms: Option<u32>,
     /// Ends of runs: items of `execution.completed`, whose `worker` may be left out.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schema(value_type = Vec<Object>, max_items = 1000)]
+    #[serde(
+        default,
+        deserialize_with = "or_null",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    #[schema(value_type = Vec<Object>, nullable, max_items = 1000)]
     pub completions: Vec<Box<RawValue>>,
     /// Items of `worker.report`, each with the `owner` that it is for, 64 of them at most, and whose `worker` is
     /// left out.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schema(value_type = Vec<Object>, max_items = 1000)]
+    #[serde(
+        default,
+        deserialize_with = "or_null",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    #[schema(value_type = Vec<Object>, nullable, max_items = 1000)]
     pub reports: Vec<Box<RawValue>>,
 }
 

@@ -11,6 +11,7 @@ pub mod input;
 pub mod nesting;
 pub mod network;
 pub mod operation;
+pub mod optional;
 pub mod outcome;
 pub mod pause;
 pub mod plain;
@@ -38,6 +39,7 @@ pub use operation::{
     Moved, Operation, OperationFilter, OperationId, OperationKind, OperationProgress,
     OperationWords, PartOfOperation,
 };
+pub use optional::or_null;
 pub use outcome::{EndCode, Outcome};
 pub use pause::{Hold, PauseMode, PauseTarget, Pauses};
 pub use plant::Bug;

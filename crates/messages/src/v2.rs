@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use attune_core::{ActionId, Attempt, Epoch, ExecutionId, OwnerId, PartitionId, Run, WorkerId};
+use attune_core::{
+    ActionId, Attempt, Epoch, ExecutionId, OwnerId, PartitionId, Run, WorkerId, or_null,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -120,7 +122,11 @@ pub struct ReturnedGrant {
     /// Which attempt of it.
     pub attempt: Attempt,
     /// Why, for people.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[serde(
+        default,
+        deserialize_with = "or_null",
+        skip_serializing_if = "String::is_empty"
+    )]
     pub why: String,
 }
 
@@ -143,16 +149,28 @@ pub struct WorkerReport {
     /// Which life says it.
     pub worker: WorkerId,
     /// How many grants of other executors it has that have not ended.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_null")]
     pub elsewhere: u32,
     /// Everything of this executor's partitions that is given back and not settled.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        default,
+        deserialize_with = "or_null",
+        skip_serializing_if = "Vec::is_empty"
+    )]
     pub returned: Vec<ReturnedGrant>,
     /// What runs.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        default,
+        deserialize_with = "or_null",
+        skip_serializing_if = "Vec::is_empty"
+    )]
     pub started: Vec<StartedGrant>,
     /// Of which partitions a section is missing.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        default,
+        deserialize_with = "or_null",
+        skip_serializing_if = "Vec::is_empty"
+    )]
     pub resync: Vec<PartitionId>,
 }
 

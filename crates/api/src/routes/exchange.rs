@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use attune_api_types::{ErrorBody, ExchangeRequest, Exchanged, LeaseRequest};
 use attune_bus::{Outgoing, PublishError, Topic};
-use attune_core::{OwnerId, PartitionId, Status, WorkerId};
+use attune_core::{OwnerId, PartitionId, Status, WorkerId, or_null};
 use attune_messages::v1::{Completion, ExecutionCompleted};
 use attune_messages::v2::{ReturnedGrant, StartedGrant, WorkerReport};
 use attune_messages::{PackBounds, Packer};
@@ -36,14 +36,31 @@ const MAX_OWNERS: usize = 64;
 #[serde(deny_unknown_fields)]
 struct OwnersReport {
     owner: OwnerId,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_null")]
     elsewhere: u32,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_null")]
     returned: Vec<ReturnedGrant>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_null")]
     started: Vec<StartedGrant>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_null")]
     resync: Vec<PartitionId>,
+}
+
+/// How a run can end: only some of all statuses.
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum EndStatus {
+    Succeeded,
+    Failed,
+    TimedOut,
+    Cancelled,
+}
+
+/// Of the end of a run only how it ended.
+#[derive(Deserialize)]
+struct HowEnded {
+    #[expect(dead_code, reason = "it is read to see what is wrong with it")]
+    status: EndStatus,
 }
 
 /// Renews the lease of a worker that speaks HTTP alone, takes what it has to say, and answers with what it is
@@ -127,7 +144,7 @@ fn ends_of(
     let mut packer = Packer::new(bounds);
     for (number, item) in items.iter().enumerate() {
         let refused = |error: ApiError| error.in_item(LIST, number);
-        let mut end: Completion = body::parse(item.get().as_bytes()).map_err(refused)?;
+        let mut end = read_end(item).map_err(refused)?;
         check_end(app, worker, &end).map_err(refused)?;
         end.worker = Some(worker);
         let added = packer.add(&ExecutionCompleted(end), ());
@@ -141,14 +158,23 @@ fn ends_of(
     Ok(messages.collect())
 }
 
+/// Reads the end of a run. Where its status is none that a run can end with, only those are offered.
+fn read_end(item: &RawValue) -> Result<Completion, ApiError> {
+    use Status::{Cancelled, Failed, Succeeded, TimedOut};
+    let text = item.get().as_bytes();
+    let read = body::parse::<Completion>(text);
+    let is_right = match &read {
+        Ok(end) => matches!(end.status, Succeeded | Failed | TimedOut | Cancelled),
+        Err(error) => error.detail.field.as_deref() != Some("status"),
+    };
+    match is_right {
+        true => read,
+        false => body::parse::<HowEnded>(text).and(read),
+    }
+}
+
 /// Refuses what would end among the dead letters.
 fn check_end(app: &App, worker: WorkerId, end: &Completion) -> Result<(), ApiError> {
-    use Status::{Cancelled, Failed, Succeeded, TimedOut};
-    let partition = end.execution_id.partition();
-    if !matches!(end.status, Succeeded | Failed | TimedOut | Cancelled) {
-        let words = "`status` must be one of `succeeded`, `failed`, `timed_out`, `cancelled`";
-        return Err(ApiError::field("status", words));
-    }
     let (id, attempt) = (end.execution_id.0, end.attempt.0);
     if id <= 0 {
         let words = format!("`execution_id` is {id}; numbers of executions are above 0");
@@ -164,9 +190,19 @@ fn check_end(app: &App, worker: WorkerId, end: &Completion) -> Result<(), ApiErr
             "`worker` is another than the one that says it",
         ));
     }
-    if partition.0 >= app.options.partitions || end.partition.is_some_and(|of| of != partition) {
-        let words = format!("`execution_id` names partition {partition}, which is not right");
+    let (partition, count) = (end.execution_id.partition(), app.options.partitions);
+    if partition.0 >= count {
+        let words = format!(
+            "`execution_id` is {id}, which is of partition {partition}; the cluster's are counted from 0, and \
+             there are {count}"
+        );
         return Err(ApiError::field("execution_id", words));
+    }
+    if let Some(said) = end.partition.filter(|said| *said != partition) {
+        let words = format!(
+            "`partition` is {said}, but execution {id} is of partition {partition}; leave it out"
+        );
+        return Err(ApiError::field("partition", words));
     }
     Ok(())
 }

@@ -282,6 +282,7 @@ async fn what_is_wrong_is_named_and_nothing_is_done() {
             "completions.1.execution_id",
         ),
         (end("execution_id", json!(0)), "completions.1.execution_id"),
+        (end("partition", json!(3)), "completions.1.partition"),
         (end("attempt", json!(0)), "completions.1.attempt"),
         (
             end("worker", json!(WorkerId::fresh())),
@@ -311,6 +312,59 @@ async fn what_is_wrong_is_named_and_nothing_is_done() {
         http.says(json!({"wait_ms": 0})).await.error(),
         (409, "LEASE_EXPIRED", "")
     );
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_an_end_is_told_with_the_way_out() {
+    let http = Http::new();
+    let said = async |name: &str, value: Value| {
+        let mut end =
+            json!({"execution_id": 256, "attempt": 1, "action_id": 7, "status": "failed"});
+        end[name] = value;
+        let answer = http.says(json!({"completions": [end]})).await;
+        let field = format!("completions.0.{name}");
+        assert_eq!(
+            answer.error(),
+            (422, "INVALID_INPUT", &*field),
+            "{answer:?}"
+        );
+        answer.body["error"]["message"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(
+        said("partition", json!(3)).await,
+        "`partition` is 3, but execution 256 is of partition 0; leave it out"
+    );
+    assert_eq!(
+        said("execution_id", json!(263)).await,
+        "`execution_id` is 263, which is of partition 7; the cluster's are counted from 0, and there are 1"
+    );
+    for status in [json!("Succeeded"), json!("running")] {
+        let words = said("status", status).await;
+        assert!(
+            words.ends_with("expected one of `succeeded`, `failed`, `timed_out`, `cancelled`"),
+            "{words}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn null_is_no_value() {
+    let http = Http::new();
+    let owner = OwnerId::fresh();
+    let mut reports = http.subscribe(Topic::Reports(owner)).await;
+    let nothing = json!({"draining": null, "wait_ms": null, "completions": null, "reports": null});
+    let answer = http.says(nothing).await;
+    assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
+    assert!(!http.api.fake.with(|state| state.leases[0].draining));
+    let report = json!({"owner": owner, "elsewhere": null, "started": null, "resync": null,
+        "returned": [{"execution_id": 512, "attempt": 3, "why": null}]});
+    let nothing = json!({"owner": owner, "returned": null});
+    let answer = http.says(json!({"reports": [report, nothing]})).await;
+    assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
+    let message = reports.next().await.unwrap();
+    let said = decode_batch::<WorkerReport>(&message.body, MAX).unwrap();
+    let said = said.iter().map(|report| report.returned.len());
+    assert_eq!(said.collect::<Vec<_>>(), [1, 0]);
 }
 
 #[tokio::test(start_paused = true)]

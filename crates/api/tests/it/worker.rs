@@ -33,6 +33,10 @@ async fn a_worker_registers_renews_and_says_that_it_drains() {
     let renewed = renew(&api, |body| body["draining"] = json!(true)).await;
     assert_eq!(renewed.status, StatusCode::OK, "{renewed:?}");
     assert!(api.fake.with(|state| state.leases[1].draining));
+
+    let renewed = renew(&api, |body| body["draining"] = Value::Null).await;
+    assert_eq!(renewed.status, StatusCode::OK, "{renewed:?}");
+    assert!(!api.fake.with(|state| state.leases[2].draining));
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! Messages that cannot be used are refused with words that say why.
 
 use attune_messages::v1::{EnforcementCreated, ExecutionCompleted, Submit};
+use attune_messages::v2::WorkerReport;
 use attune_messages::{DecodeError, Envelope, decode, decode_batch};
 
 use super::{MAX_BYTES, all, golden, types, version};
@@ -344,4 +345,24 @@ fn what_is_wrong_in_a_payload_is_named_with_its_field() {
         let begins = format!("the payload is not a `execution.completed`: {field}invalid type");
         assert!(words.starts_with(&begins), "{words}");
     }
+}
+
+/// Whoever writes `null` for what has no value is heard, as PROTOCOL says.
+#[test]
+fn null_in_an_optional_field_of_a_report_is_no_value() {
+    let read = |payload: &str| {
+        decode_batch::<WorkerReport>(&envelope("worker.report", "1", payload), MAX_BYTES)
+    };
+    let worker = r#""worker":"0198c1f0-5a00-7000-8000-0000000000b1""#;
+    let left_out = read(&format!("{{{worker}}}")).unwrap();
+    for field in ["elsewhere", "returned", "started", "resync"] {
+        let said = read(&format!(r#"{{{worker},"{field}":null}}"#)).unwrap();
+        assert_eq!(said, left_out, "{field}");
+    }
+    let returned = r#"{"execution_id":512,"attempt":3,"why":null}"#;
+    let said = read(&format!(r#"{{{worker},"returned":[{returned}]}}"#)).unwrap();
+    assert_eq!(said[0].returned[0].why, "");
+    // What is not optional must be there.
+    assert!(read(&format!(r#"{{{worker},"returned":[null]}}"#)).is_err());
+    assert!(read(r#"{"worker":null}"#).is_err());
 }
