@@ -44,23 +44,22 @@ pub(crate) struct Cli {
 impl Cli {
     /// Reads the command line of this process, which ends here when it is wrong.
     pub(crate) fn of_process() -> Self {
-        let variable = std::env::var_os(CONFIG_VARIABLE);
-        let mut command = command(variable.as_deref());
+        let is_empty = |name: &OsStr| std::env::var_os(name).is_some_and(|it| it.is_empty());
+        let mut command = without(Self::command(), &is_empty);
         let matches = command.get_matches_mut();
         Self::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut command).exit())
     }
 }
 
-/// The command line, where the variable that names the file of settings has this value. An empty one is none:
-/// compose files and shells pass on unset variables like that.
-fn command(config_variable: Option<&OsStr>) -> clap::Command {
-    let command = Cli::command();
-    match config_variable {
-        Some(value) if value.is_empty() => {
-            command.mut_arg("config", |config| config.env(None::<&'static str>))
-        }
-        _ => command,
-    }
+/// A command that reads none of the variables that are empty. Such a one is none: compose files and shells pass on
+/// unset variables like that.
+fn without(command: clap::Command, is_empty: &dyn Fn(&OsStr) -> bool) -> clap::Command {
+    command
+        .mut_args(|arg| match arg.get_env().is_some_and(is_empty) {
+            true => arg.env(None::<&'static str>),
+            false => arg,
+        })
+        .mut_subcommands(|command| without(command, is_empty))
 }
 
 #[derive(Debug, Subcommand)]
@@ -207,15 +206,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_empty_variable_names_no_file() {
-        let reads = |variable: Option<&str>| {
-            let command = command(variable.map(OsStr::new));
-            let config = command.get_arguments().find(|it| it.get_id() == "config");
-            config.unwrap().get_env().is_some()
+    fn an_empty_variable_is_none() {
+        let of = |path: &[&str], arg: &str, empty: &str| {
+            let command = without(Cli::command(), &|name| name == empty);
+            let command = path.iter().fold(&command, |command, name| {
+                command.find_subcommand(name).unwrap()
+            });
+            let arg = command.get_arguments().find(|it| it.get_id() == arg);
+            arg.unwrap().get_env().is_some()
         };
-        assert!(reads(None) && reads(Some("attune.yaml")));
-        assert!(!reads(Some("")));
-        let given = command(Some(OsStr::new(""))).try_get_matches_from(["attune", "standalone"]);
+        for (path, arg, variable) in [
+            (&[][..], "config", CONFIG_VARIABLE),
+            (&["queues"], "url", "ATTUNE_URL"),
+            (&["action"], "url", "ATTUNE_URL"),
+            (&["action", "apply"], "who", "USER"),
+        ] {
+            assert!(of(path, arg, ""), "{variable} is read");
+            assert!(!of(path, arg, variable), "{variable} is none");
+        }
+        let command = without(Cli::command(), &|_| true);
+        let given = command.try_get_matches_from(["attune", "standalone"]);
         let cli = Cli::from_arg_matches(&given.unwrap()).unwrap();
         assert_eq!(cli.config, None);
     }

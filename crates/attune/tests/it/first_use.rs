@@ -86,6 +86,26 @@ async fn a_client_command_gives_up_on_a_server_that_does_not_come() -> anyhow::R
     Ok(())
 }
 
+/// Compose files and shells pass on unset variables like that.
+#[tokio::test]
+async fn an_empty_variable_names_no_server() -> anyhow::Result<()> {
+    let mut queues = attune(&["queues", "--connect-timeout", "0"]);
+    queues.env("ATTUNE_URL", "");
+    // Somebody may listen where everybody listens.
+    let (code, stdout, stderr) = run(queues).await?;
+    ensure!(
+        !stderr.contains("is not a URL"),
+        "exit code {code}: {stdout}{stderr}"
+    );
+    // Who types it means something else than what would be asked then.
+    let (code, _, stderr) = run(attune(&["queues", "--url", ""])).await?;
+    ensure!(
+        code == 2 && stderr.contains("is not a URL"),
+        "exit code {code}: {stderr}"
+    );
+    Ok(())
+}
+
 #[tokio::test]
 async fn client_commands_refuse_wrong_settings() -> anyhow::Result<()> {
     for args in [
