@@ -98,6 +98,10 @@ pub struct Report {
     pub messages_per_execution: Option<f64>,
     /// Transactions that PostgreSQL saw, for each execution; a statement by itself is one.
     pub transactions_per_execution: Option<f64>,
+    /// Whether nothing could start before everything was asked for: then delays from the request, and
+    /// rates, count that time, but for [`drain_per_s`](Self::drain_per_s).
+    #[serde(skip)]
+    pub held: bool,
     /// What is not among the figures but must be told: requests that were refused or whose
     /// outcome is unknown, records that do not fit together.
     #[serde(skip)]
@@ -155,6 +159,7 @@ impl Report {
             wal_bytes_per_execution: per_execution(costs.wal_bytes, accepted.len()),
             messages_per_execution: per_execution(costs.messages, accepted.len()),
             transactions_per_execution: per_execution(costs.transactions, accepted.len()),
+            held: scenario.held,
             problems: problems(observed),
         }
     }

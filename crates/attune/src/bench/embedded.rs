@@ -66,7 +66,7 @@ impl Embedded {
         let limit = setting_up(START, scenario);
         let preparing = async {
             apply(&parts.store, scenario, self.settings.cluster.partitions).await?;
-            hold(parts.store.as_ref(), scenario, true).await
+            hold(parts.store.as_ref(), scenario).await
         };
         interrupt
             .phase("the actions", limit, nothing_fails(), preparing)

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use attune_bench::Scenario;
-use attune_core::{PauseMode, PauseTarget, RequestId};
+use attune_commands::CommandClient;
+use attune_core::{PartitionId, PauseMode, PauseTarget, RequestId};
 use attune_store::{PauseChange, PauseOutcome, Store};
 use tokio::task::JoinSet;
 
@@ -14,6 +15,8 @@ use tokio::task::JoinSet;
 const TOGETHER: usize = 8;
 /// What a phase of the start may take more for each action.
 const EACH_ACTION: Duration = Duration::from_millis(10);
+/// How long telling the owners that what was held may go may take.
+const TELL: Duration = Duration::from_secs(30);
 
 /// What a phase of the start may take that otherwise takes `base`.
 pub(super) fn setting_up(base: Duration, scenario: &Scenario) -> Duration {
@@ -43,15 +46,39 @@ pub(super) async fn apply(
     Ok(())
 }
 
-/// Holds everything, or lets it go, where the scenario wants all of it to wait before it starts.
-pub(super) async fn hold(store: &dyn Store, scenario: &Scenario, held: bool) -> anyhow::Result<()> {
+/// Holds everything, before anybody owns a partition, where the scenario wants all of it to wait
+/// before it starts.
+pub(super) async fn hold(store: &dyn Store, scenario: &Scenario) -> anyhow::Result<()> {
+    if scenario.held {
+        change(store, Some(PauseMode::Pause)).await?;
+    }
+    Ok(())
+}
+
+/// Lets go what is held, and tells it to the owners of all partitions, who would else look for it
+/// every few seconds; returns when each of them goes by it.
+pub(super) async fn let_go(
+    store: &dyn Store,
+    client: &CommandClient,
+    scenario: &Scenario,
+    partitions: u16,
+) -> anyhow::Result<()> {
     if !scenario.held {
         return Ok(());
     }
+    change(store, None).await?;
+    let all = (0..partitions).map(PartitionId);
+    for told in client.pauses_changed(all, TELL).await {
+        told.context("an owner was not told that its queues go")?;
+    }
+    Ok(())
+}
+
+async fn change(store: &dyn Store, mode: Option<PauseMode>) -> anyhow::Result<()> {
     let change = PauseChange {
         request_id: RequestId::fresh(),
         target: PauseTarget::All,
-        mode: held.then_some(PauseMode::Pause),
+        mode,
         who: "bench".to_owned(),
         reason: None,
     };

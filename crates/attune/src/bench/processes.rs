@@ -111,7 +111,7 @@ impl Processes {
         let partitions = self.settings.cluster.partitions;
         let applying = async {
             apply(&store, scenario, partitions).await?;
-            hold(store.as_ref(), scenario, true).await
+            hold(store.as_ref(), scenario).await
         };
         let limit = setting_up(MIGRATE, scenario);
         interrupt

@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep};
 
 use super::costs::{Watch, difference};
 use super::interrupt::{Interrupt, nothing_fails};
-use super::prepare::hold;
+use super::prepare::let_go;
 use super::system::System;
 
 /// What a phase may take whatever the number of executions.
@@ -78,20 +78,22 @@ async fn on(system: &mut System, plan: &Plan<'_>, interrupt: &Interrupt) -> anyh
     let progress = Progress::new(scenario, plan.quiet)?;
 
     let limit = load_limit(scenario);
-    let client = ClientOptions::new(system.partitions());
+    let partitions = system.partitions();
     let loading = async {
-        let client = CommandClient::start(bus, client).await?;
-        Ok(submit(&client, scenario, interrupt, &progress).await)
+        let client = CommandClient::start(bus, ClientOptions::new(partitions)).await?;
+        let load = submit(&client, scenario, interrupt, &progress).await;
+        Ok((client, load))
     };
     let what = format!("answers to {} requests", scenario.executions);
-    let load = interrupt
+    let (client, load) = interrupt
         .phase(&what, limit, system.failure(), loading)
         .await?;
 
-    let going = hold(store.as_ref(), scenario, false);
+    let going = let_go(store.as_ref(), &client, scenario, partitions);
     interrupt
-        .phase("the queues to go", BASE, nothing_fails(), going)
+        .phase("the queues to go", BASE, system.failure(), going)
         .await?;
+    drop(client);
     let accepted = load.accepted().count();
     // It ends by itself, because what has not ended by then is a finding and no failure.
     let limit = BASE + times(EACH, accepted);

@@ -3,33 +3,55 @@
 use attune_bench::Report;
 use comfy_table::{Cell, CellAlignment, Table, presets};
 
-/// All scenarios in one table, and how to read it.
+/// How many columns a terminal has at least.
+const WIDTH: usize = 100;
+
+/// All scenarios in two tables, how quick they were and what that took, and how to read them.
 pub(super) fn render(reports: &[Report]) -> String {
+    let used: String = reports.iter().map(used).collect();
+    format!(
+        "{}\n{}\n\
+         (slots used: the share of slot time held while work was waiting; workers used: the share of\n\
+         the workers' slots in which something ran meanwhile; order and limits are judged from the\n\
+         workers' own records)\n{used}",
+        speed(reports),
+        cost(reports),
+    )
+}
+
+fn table<const N: usize>(heading: [&str; N]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::UTF8_HORIZONTAL_ONLY);
-    table.set_header([
+    table.set_header(heading);
+    table
+}
+
+fn right(text: String) -> Cell {
+    Cell::new(text).set_alignment(CellAlignment::Right)
+}
+
+fn speed(reports: &[Report]) -> Table {
+    // Where all waited until all was asked for, the time until then says nothing of the executions.
+    let held = reports.iter().all(|report| report.held);
+    let mut table = table([
         "scenario",
-        "wiring",
         "executions",
-        "exec/s",
+        if held { "drained/s" } else { "exec/s" },
         "submit/s",
         "submit to start\np50 / p95 / p99 ms",
         "hand-off\np50 / p99 ms",
-        "slots used",
-        "workers used",
-        "violations\norder / limit",
-        "lost / left",
-        "WAL bytes\neach",
-        "messages\neach",
     ]);
     for report in reports {
-        let right = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
         let (start, handoff) = (report.submit_to_start_ms, report.handoff_ms);
+        let moved = if held {
+            report.drain_per_s
+        } else {
+            report.exec_per_s
+        };
         table.add_row([
             Cell::new(&report.scenario),
-            Cell::new(&report.wiring),
             right(report.executions.to_string()),
-            right(format!("{:.0}", report.exec_per_s)),
+            right(format!("{moved:.0}")),
             right(format!("{:.0}", report.submit_per_s)),
             right(format!(
                 "{} / {} / {}",
@@ -38,6 +60,26 @@ pub(super) fn render(reports: &[Report]) -> String {
                 ms(start.p99)
             )),
             right(format!("{} / {}", ms(handoff.p50), ms(handoff.p99))),
+        ]);
+    }
+    table
+}
+
+fn cost(reports: &[Report]) -> Table {
+    let mut table = table([
+        "scenario",
+        "wiring",
+        "slots\nused",
+        "workers\nused",
+        "violations\norder / limit",
+        "lost /\nleft",
+        "WAL bytes\neach",
+        "messages\neach",
+    ]);
+    for report in reports {
+        table.add_row([
+            Cell::new(&report.scenario),
+            Cell::new(&report.wiring),
             right(share(report.slot_utilisation)),
             right(share(report.worker_utilisation)),
             right(format!(
@@ -49,22 +91,31 @@ pub(super) fn render(reports: &[Report]) -> String {
             right(each(report.messages_per_execution)),
         ]);
     }
-    let used: String = reports.iter().map(used).collect();
-    format!(
-        "{table}\n(order and limits are judged from the workers' own records; slots used: the \
-         share of slot time held while work was waiting; workers used: the share of the workers' \
-         slots in which something ran meanwhile)\n{used}"
-    )
+    table
 }
 
-/// What its processes have used, in a line.
+/// What its processes have used, in as many lines as that takes.
 fn used(report: &Report) -> String {
     let of = |(name, cpu_s): (&String, &f64)| {
         let rss_mb = report.rss_mb.get(name).copied().unwrap_or_default();
         format!("{name} {cpu_s:.1} s {rss_mb:.0} MiB")
     };
     let used: Vec<_> = report.cpu_s.iter().map(of).collect();
-    format!("{}: CPU and memory: {}\n", report.scenario, used.join(", "))
+    let used = used.join(",\n");
+    let (mut text, mut line) = (
+        String::new(),
+        format!("{}: CPU and memory:", report.scenario),
+    );
+    for one in used.lines() {
+        if line.len() + 1 + one.len() > WIDTH {
+            text += &line;
+            text += "\n";
+            line = String::from(" ");
+        }
+        line += " ";
+        line += one;
+    }
+    text + &line + "\n"
 }
 
 fn share(value: Option<f64>) -> String {
@@ -86,9 +137,8 @@ mod tests {
     use super::*;
     use attune_bench::Delays;
 
-    #[test]
-    fn what_was_not_measured_is_a_dash() {
-        let report = Report {
+    fn report() -> Report {
+        Report {
             scenario: "steady".to_owned(),
             wiring: "embedded".to_owned(),
             executions: 4000,
@@ -115,9 +165,14 @@ mod tests {
             wal_bytes_per_execution: None,
             messages_per_execution: Some(2.04),
             transactions_per_execution: None,
+            held: false,
             problems: Vec::new(),
-        };
-        let text = render(&[report]);
+        }
+    }
+
+    #[test]
+    fn what_was_not_measured_is_a_dash() {
+        let text = render(&[report()]);
         for part in [
             "steady",
             "200",
@@ -131,5 +186,55 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part} in\n{text}");
         }
+    }
+
+    #[test]
+    fn what_is_held_is_told_by_how_it_drains() {
+        assert!(!render(&[report()]).contains("drained/s"));
+        let held = Report {
+            held: true,
+            drain_per_s: 24_903.4,
+            ..report()
+        };
+        let text = render(&[held]);
+        assert!(
+            text.contains("drained/s") && text.contains(" 24903 "),
+            "{text}"
+        );
+        assert!(!text.contains("exec/s"), "{text}");
+    }
+
+    #[test]
+    fn everything_fits_a_terminal() {
+        let slow = Delays {
+            p50: Some(100_045.9),
+            p95: Some(100_066.3),
+            p99: Some(100_086.8),
+            max: None,
+        };
+        let processes = [
+            "api",
+            "completion-listener",
+            "executor-1",
+            "executor-2",
+            "postgresql",
+        ];
+        let processes = processes
+            .into_iter()
+            .chain(["rabbitmq", "stats", "worker-1", "worker-2"]);
+        let large = Report {
+            scenario: "duplicates".to_owned(),
+            wiring: "postgres-rabbitmq".to_owned(),
+            executions: 1_000_000,
+            submit_to_start_ms: slow,
+            handoff_ms: slow,
+            slot_utilisation: Some(1.0),
+            wal_bytes_per_execution: Some(12_345.6),
+            cpu_s: processes.map(|name| (name.to_owned(), 123.4)).collect(),
+            ..report()
+        };
+        let text = render(&[large]);
+        let widest = text.lines().map(|line| line.chars().count()).max();
+        assert!(widest <= Some(WIDTH), "{widest:?}\n{text}");
     }
 }

@@ -51,8 +51,8 @@ pub(crate) fn print(figures: &Figures) {
         "executions",
         "most at once",
         "order kept",
-        "wait p50 / p95 ms",
-        "hand-off p50 / p99 ms",
+        "wait\np50 / p95 ms",
+        "hand-off\np50 / p99 ms",
     ]);
     for action in &figures.actions {
         let right = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
