@@ -70,8 +70,13 @@ fn resolved(root: &Value, schema: &Value) -> Value {
     if let (Some(members), Some(items)) = (found.as_object_mut(), items) {
         members.insert("items".to_owned(), items);
     }
+    // What may be left out is a choice between the reference and nothing.
+    let choices = schema["oneOf"].as_array().into_iter().flatten();
+    let beside: Vec<&Value> = choices.filter(|it| it["$ref"].is_string()).collect();
     for name in ["description", "default"] {
-        if let (Some(members), Some(own)) = (found.as_object_mut(), schema.get(name)) {
+        let own = schema.get(name);
+        let own = own.or_else(|| beside.iter().find_map(|choice| choice.get(name)));
+        if let (Some(members), Some(own)) = (found.as_object_mut(), own) {
             members.insert(name.to_owned(), own.clone());
         }
     }
