@@ -13,6 +13,8 @@ pub enum Bug {
     EntryForgotten,
     /// An operation that ends who waits has those ended who stand ahead, begun or not.
     EndsAhead,
+    /// What was granted ahead to a worker that is lost counts as never begun.
+    LostFree,
     /// A pause or another limit is answered while somebody stands ahead of a slot of what it is about.
     PauseEarly,
     /// A worker runs one more of a lane than has a slot.
@@ -109,10 +111,11 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 49] = [
+    pub const ALL: [Self; 50] = [
         Self::AnySection,
         Self::EntryForgotten,
         Self::EndsAhead,
+        Self::LostFree,
         Self::PauseEarly,
         Self::LaneOver,
         Self::OldSection,
@@ -167,6 +170,7 @@ impl Bug {
             Self::AnySection => "any-section",
             Self::EntryForgotten => "entry-forgotten",
             Self::EndsAhead => "ends-ahead",
+            Self::LostFree => "lost-free",
             Self::PauseEarly => "pause-early",
             Self::LaneOver => "lane-over",
             Self::OldSection => "old-section",

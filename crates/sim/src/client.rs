@@ -330,6 +330,12 @@ impl World {
         }
     }
 
+    /// Whether a command asks for an execution.
+    pub(crate) fn submits(&self, ask: usize) -> bool {
+        let ask = self.asks.get(ask);
+        ask.is_some_and(|ask| matches!(ask.body, Body::Submit(_)))
+    }
+
     /// An owner has answered this copy of a command.
     pub(crate) fn answered(&mut self, number: usize, copy: u32, is_refused: bool) {
         self.note(Note::Answered(number));

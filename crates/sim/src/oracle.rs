@@ -263,7 +263,7 @@ impl Oracle {
         let begun = batch.changes.iter().filter_map(|change| {
             let (row, put_back) = (store.active.get(&change.id)?, change.put_back.as_ref()?);
             let key = (change.id, row.attempt);
-            let is_said = put_back.unbegun > row.unbegun && row.status.holds_slot();
+            let is_said = put_back.unbegun > row.unbegun;
             (is_said && self.started.contains(&key)).then_some(key)
         });
         if let Some(key) = begun.collect::<Vec<_>>().first() {

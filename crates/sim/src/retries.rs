@@ -18,8 +18,6 @@ pub(crate) struct Retries {
     cancelled: BTreeSet<ExecutionId>,
     /// Attempts that are said to have never begun, or count so.
     unbegun: BTreeSet<Key>,
-    /// Attempts that were granted ahead of their slots: nobody may know whether they had begun.
-    ahead: BTreeSet<Key>,
 }
 
 impl Retries {
@@ -39,24 +37,6 @@ impl Retries {
     /// Notes which attempts owners count as never begun.
     pub(crate) fn note(&mut self, facts: &[Fact]) {
         for fact in facts {
-            match fact {
-                Fact::Granted {
-                    execution_id,
-                    attempt,
-                    ahead: true,
-                    ..
-                } => {
-                    self.ahead.insert((*execution_id, *attempt));
-                }
-                Fact::Revoked {
-                    execution_id,
-                    attempt,
-                    ..
-                } if self.ahead.contains(&(*execution_id, *attempt)) => {
-                    self.unbegun.insert((*execution_id, *attempt));
-                }
-                _ => {}
-            }
             if let Fact::Revoked {
                 execution_id,
                 attempt,

@@ -51,15 +51,16 @@ impl Partition {
         }
     }
 
-    /// Calls those back who stand ahead, where they may not begin before others, or not at all, or where an
-    /// operation ends who waits.
+    /// Calls those back who stand ahead, where they may not begin before others, or not at all, or not ahead, or where
+    /// an operation ends who waits.
     pub(super) fn call_back(
         &mut self,
         queue: &mut ActionQueue,
         action: &Action,
         out: &mut Vec<Effect>,
     ) {
-        if let Some(worker) = queue.recall(self.wants_lanes_of(action)) {
+        let is_wanted = !may_stand_ahead(action) || self.wants_lanes_of(action);
+        if let Some(worker) = queue.recall(is_wanted) {
             let action_id = action.id;
             out.push(Effect::Recall { worker, action_id });
         }
@@ -75,7 +76,10 @@ impl Partition {
         out: &mut Vec<Effect>,
     ) -> bool {
         while let Some((worker, slots)) = queue.sequencer(self.cluster.lane_length) {
-            if !self.may_lead(action, worker, slots) {
+            let is_last = queue
+                .next_tries()
+                .is_none_or(|tries| is_last_try(action, tries));
+            if is_last || !self.may_lead(action, worker, slots) {
                 return false;
             }
             if self.room.is_used_up() {
@@ -127,21 +131,27 @@ impl Partition {
         &self,
         is_meant: impl Fn(&ActionRef) -> bool,
     ) -> Option<(WorkerId, ActionRef)> {
-        self.lane(|action_ref, queue| queue.outdated_lane().filter(|_| is_meant(action_ref)))
+        self.lane(|action, queue| {
+            let worker = match may_stand_ahead(action) {
+                true => queue.outdated_lane(),
+                false => queue.lane_worker(),
+            };
+            worker.filter(|_| is_meant(&action.spec.action_ref))
+        })
     }
 
     fn lane(
         &self,
-        find: impl Fn(&ActionRef, &ActionQueue) -> Option<WorkerId>,
+        find: impl Fn(&Action, &ActionQueue) -> Option<WorkerId>,
     ) -> Option<(WorkerId, ActionRef)> {
         if Bug::PauseEarly.is_planted() {
             return None;
         }
         let mut lanes = self.holding.iter().filter_map(|action_id| {
-            let action_ref = &self.actions.get(action_id)?.spec.action_ref;
-            let find = |queue: &mut ActionQueue| find(action_ref, queue);
+            let action = self.actions.get(action_id)?;
+            let find = |queue: &mut ActionQueue| find(action, queue);
             let worker = self.queues.with_existing(*action_id, find).flatten()?;
-            Some((worker, action_ref.clone()))
+            Some((worker, action.spec.action_ref.clone()))
         });
         lanes.next()
     }
@@ -168,10 +178,14 @@ impl Partition {
 pub(super) fn may_stand_ahead(action: &Action) -> bool {
     let rule = action.spec.retry();
     let again = |end| rule.on.contains(end);
-    !rule.hold_slot
-        && again(TryEnd::WorkerLost)
-        && !again(TryEnd::Failed)
-        && !again(TryEnd::TimedOut)
+    let ends = rule.hold_slot || again(TryEnd::Failed) || again(TryEnd::TimedOut);
+    !(ends || is_last_try(action, 1))
+}
+
+/// Whether a try ends its execution that is lost with its worker. It does not stand ahead: where nobody knows which
+/// had begun it would end, begun or not.
+fn is_last_try(action: &Action, tries: u32) -> bool {
+    !action.spec.retry().tries_again(TryEnd::WorkerLost, tries)
 }
 
 #[cfg(test)]

@@ -1,8 +1,10 @@
 //! Tests of executions that are granted to a worker ahead of their slots.
 
+use attune_core::policy::Retry;
 use attune_core::{
-    Operation, OperationFilter, OperationId, OperationKind, OperationProgress, Outcome,
-    PartOfOperation, PauseMode, PauseTarget, Priority, RejectCode, RequestId, WorkerId,
+    ActionSpec, OnWorkerLost, Operation, OperationFilter, OperationId, OperationKind,
+    OperationProgress, Outcome, PartOfOperation, PauseMode, PauseTarget, Priority, RejectCode,
+    RequestId, WorkerId,
 };
 
 use super::super::test_world::{
@@ -257,9 +259,16 @@ fn another_limit_calls_them_back() {
     }
 }
 
+fn tried_at_most(most: u32) -> Event {
+    let mut action = action(Some(1));
+    action.spec.max_attempts = Some(most);
+    Event::ActionKnown(Box::new(action))
+}
+
 #[test]
 fn who_was_lost_ahead_waits_again_and_nobody_is_granted_ahead_until_one_has_ended() {
     let (mut world, ids) = world(1, 20);
+    world.round(vec![tried_at_most(3)]);
     let lost: Vec<_> = ids[..9].iter().map(|id| world.slot(*id, true)).collect();
     let other = WorkerId::fresh();
     world.roster.lock().set([life(other, 9)]);
@@ -270,17 +279,60 @@ fn who_was_lost_ahead_waits_again_and_nobody_is_granted_ahead_until_one_has_ende
         "it is tried again, at another worker"
     );
     assert_eq!(world.ahead(), []);
-    assert_eq!(
-        world.stored.put_back[&ids[0]].unbegun, 0,
-        "it counts as a try"
-    );
-    assert_eq!(world.stored.put_back[&ids[1]].unbegun, 1, "nobody knows");
+    for id in &ids[..9] {
+        let put_back = &world.stored.put_back[id];
+        assert_eq!(put_back.unbegun, 0, "it may have begun, and counts");
+    }
     world.round(vec![Event::Completed(Completion {
         worker: other,
         ..completion(ids[0], 2)
     })]);
     assert_eq!(world.holders(), [ids[1]]);
     assert_eq!(world.ahead(), ids[2..10]);
+}
+
+/// Where it is lost, begun or not, it would end, or run more often than it may.
+#[test]
+fn nobody_stands_ahead_with_the_last_try() {
+    let (mut world, ids) = world(1, 20);
+    world.round(vec![tried_at_most(2)]);
+    assert_eq!(world.stored.recalled, [], "they have another try");
+    let lost: Vec<_> = ids[..9].iter().map(|id| world.slot(*id, true)).collect();
+    let other = WorkerId::fresh();
+    world.roster.lock().set([life(other, 9)]);
+    world.reconcile(lost);
+    for id in &ids[..8] {
+        assert_eq!((world.holders(), world.ahead()), (vec![*id], vec![]));
+        world.round(vec![Event::Completed(Completion {
+            worker: other,
+            ..completion(*id, 2)
+        })]);
+    }
+    assert_eq!(world.holders(), [ids[8]]);
+    assert_eq!(world.ahead(), ids[9..], "they have two");
+}
+
+#[test]
+fn who_may_stand_ahead_no_longer_is_called_back() {
+    let rules: [fn(&mut ActionSpec); 3] = [
+        |spec| spec.max_attempts = Some(1),
+        |spec| spec.on_worker_lost = Some(OnWorkerLost::Fail),
+        |spec| spec.policy.retry = Some(Retry::default()),
+    ];
+    for rule in rules {
+        let (mut world, ids) = world(1, 9);
+        let mut action = action(Some(1));
+        let action_ref = action.spec.action_ref.clone();
+        rule(&mut action.spec);
+        world.round(vec![Event::ActionKnown(Box::new(action))]);
+        assert_eq!(world.stored.recalled, [(WORKER, ACTION)]);
+        let outdated = |world: &World| world.partition.outdated_lane(|_| true);
+        assert_eq!(outdated(&world), Some((WORKER, action_ref)));
+        give_back(&mut world, &ids[1..9]);
+        assert_eq!(outdated(&world), None);
+        world.complete(ids[0], 1);
+        assert_eq!((world.holders(), world.ahead()), (vec![ids[1]], vec![]));
+    }
 }
 
 #[test]

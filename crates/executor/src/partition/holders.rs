@@ -185,14 +185,16 @@ impl Partition {
         } else {
             let tried = Tried::of(action, holder, TryEnd::WorkerLost, words);
             if holder.is_ahead() && lost.begun {
-                // Whether it had begun nobody knows: one that takes its workers along is found among those
-                // that hold slots, and until then nobody is granted ahead.
+                // Whether it had begun nobody knows, so it counts as a try. One that takes its workers along shall
+                // cost the others no more: until one has ended nobody is granted ahead.
                 self.queues
                     .with_existing(action.id, |queue| queue.bar_lane());
             }
-            if tried.is_some() || !lost.begun || holder.is_ahead() {
-                let mut tried = tried.filter(|_| lost.begun && !holder.is_ahead());
-                let keeps = |tried: &Tried| lost.keeps && tried.rule.hold_slot;
+            if tried.is_some() || !lost.begun {
+                let is_free = Bug::LostFree.is_planted() && holder.is_ahead();
+                let mut tried = tried.filter(|_| lost.begun && !is_free);
+                let keeps =
+                    |tried: &Tried| lost.keeps && tried.rule.hold_slot && !holder.is_ahead();
                 if let Some(tried) = tried.take_if(|tried| keeps(tried)) {
                     self.keep(now, action, execution_id, holder, tried, out);
                     out.push(Effect::Count(Counter::Retried));

@@ -216,6 +216,12 @@ impl ActionQueue {
         is_its.then_some((worker, slots as u32))
     }
 
+    /// How many tries of the first in order will have begun with its next.
+    pub(crate) fn next_tries(&self) -> Option<u32> {
+        let first = self.load.as_deref()?.order.first(self.limits.order);
+        first.map(|(priority, waiting)| holder_of(priority, &waiting).tries())
+    }
+
     /// Grants the first in order to a worker that has all slots, ahead of one.
     pub(crate) fn grant_ahead(
         &mut self,

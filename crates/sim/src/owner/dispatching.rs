@@ -109,9 +109,10 @@ impl World {
                     let Some((ask, copy)) = asker(&reply_to) else {
                         continue;
                     };
-                    // A conflict is one with something that is an execution.
+                    // A conflict of a submission is one with something that is an execution.
                     let refusal = answer.outcome.as_ref().err();
-                    let is_refused = refusal.is_some_and(|it| it.code != RejectCode::Conflict);
+                    let is_refused = refusal
+                        .is_some_and(|it| it.code != RejectCode::Conflict || !self.submits(ask));
                     if !self.rng.chance(self.noise.lost) {
                         self.soon(Ev::Answer(ask, copy, is_refused));
                     }
