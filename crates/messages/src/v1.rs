@@ -3,7 +3,7 @@
 use attune_core::policy::EventKind;
 use attune_core::{
     ActionId, Attempt, Epoch, ExecutionId, Explanation, OperationId, OwnerId, PartitionId,
-    PauseMode, Priority, QueueStats, Reject, RequestId, Status, Submission, WorkerId,
+    PauseMode, Priority, QueueStats, Reject, RequestId, Status, Submission, WorkerId, or_null,
 };
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -45,7 +45,7 @@ pub struct Submit {
     /// What is asked for; its request id is required here.
     pub submission: Submission,
     /// What happens when it is refused.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_null")]
     pub on_reject: OnReject,
 }
 message!(Submit = "partition.submit");
@@ -101,7 +101,11 @@ pub struct ForceRelease {
     pub worker: Option<WorkerId>,
     /// True when its worker says that nothing of it was begun: it waits again, whatever the policy
     /// says for a lost worker. An owner of before this field cannot read a command that has it.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(
+        default,
+        deserialize_with = "or_null",
+        skip_serializing_if = "std::ops::Not::not"
+    )]
     pub never_begun: bool,
 }
 message!(ForceRelease = "partition.force_release");

@@ -1,6 +1,6 @@
 //! Messages that cannot be used are refused with words that say why.
 
-use attune_messages::v1::{EnforcementCreated, ExecutionCompleted, Submit};
+use attune_messages::v1::{EnforcementCreated, ExecutionCompleted, ForceRelease, OnReject, Submit};
 use attune_messages::v2::WorkerReport;
 use attune_messages::{DecodeError, Envelope, decode, decode_batch};
 
@@ -348,6 +348,19 @@ fn what_is_wrong_in_a_payload_is_named_with_its_field() {
 }
 
 /// Whoever writes `null` for what has no value is heard, as PROTOCOL says.
+#[test]
+fn null_in_an_optional_field_of_a_command_is_no_value() {
+    let submit = r#"{"submission":{"action_ref":"core.noop"},"on_reject":null}"#;
+    let items: Vec<Submit> =
+        decode_batch(&envelope("partition.submit", "1", submit), MAX_BYTES).unwrap();
+    assert_eq!(items[0].on_reject, OnReject::default());
+    let release = r#"{"request_id":"0198c1f0-5a00-7000-8000-0000000000a1","execution_id":512,"attempt":3,
+        "who":"me","reason":"it hangs","never_begun":null}"#;
+    let body = envelope("partition.force_release", "1", release);
+    let items: Vec<ForceRelease> = decode_batch(&body, MAX_BYTES).unwrap();
+    assert!(!items[0].never_begun);
+}
+
 #[test]
 fn null_in_an_optional_field_of_a_report_is_no_value() {
     let read = |payload: &str| {
