@@ -139,6 +139,7 @@ fn a_change_is_answered_when_nobody_stands_ahead_or_after_a_while() {
         for other in 10..15 {
             let work = Work::Operations(vec![RequestId::fresh()]);
             world.deliver(other, 0, work);
+            world.deliver(other + 10, 0, look_ups::change("core.other"));
             world.pass(500, true);
         }
         assert!(world.is_acked(2));

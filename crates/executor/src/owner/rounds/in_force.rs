@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use attune_core::{PartitionId, Reject, RejectCode};
+use attune_core::{ActionRef, PartitionId, Reject, RejectCode, RequestId, WorkerId};
 
 use super::super::{Delivered, Owner, Work};
 use crate::queue::Millis;
@@ -32,12 +32,48 @@ pub(super) enum Told {
     Later,
 }
 
+/// Who keeps changes from being in force.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Kept {
+    partition: PartitionId,
+    /// Whether it is changes of pauses; else they are of actions or policy documents.
+    of_pauses: bool,
+    action_ref: ActionRef,
+    worker: WorkerId,
+}
+
+impl Kept {
+    fn reject(&self) -> Reject {
+        let (worker, action_ref) = (self.worker, &self.action_ref);
+        let words = format!(
+            "worker {worker} has not given back what it was granted ahead of `{action_ref}`, and may begin it"
+        );
+        Reject::new(RejectCode::Conflict, words)
+    }
+
+    /// Whether it would keep the change of this command, too.
+    fn is_about(&self, command: &Delivered) -> bool {
+        self.partition == command.partition
+            && match &command.work {
+                Work::Pauses(_) => self.of_pauses,
+                Work::Policies(_) => !self.of_pauses,
+                Work::Changes(items) => !self.of_pauses && changes(items, &self.action_ref),
+                _ => false,
+            }
+    }
+}
+
+fn changes(items: &[(RequestId, String)], action_ref: &ActionRef) -> bool {
+    let mut items = items.iter();
+    items.any(|(_, changed)| changed == action_ref.as_str())
+}
+
 /// Commands whose changes are not in force yet.
 #[derive(Debug, Default)]
 pub(super) struct Unanswered {
     commands: Vec<Delivered>,
-    /// What keeps changes of a partition from being in force, in words, and since when.
-    kept_since: BTreeMap<(PartitionId, String), Millis>,
+    /// Who keeps changes from being in force, and since when.
+    kept_since: BTreeMap<Kept, Millis>,
     /// When is looked again whether that is over.
     look_at: Millis,
 }
@@ -56,22 +92,22 @@ impl Unanswered {
 }
 
 impl Owner {
-    /// What keeps the change that a command is about from being in force, in words.
-    fn kept_by(&self, command: &Delivered) -> Option<String> {
+    /// Who keeps the change that a command is about from being in force.
+    fn kept_by(&self, command: &Delivered) -> Option<Kept> {
         let partition = self.partition(command.partition)?;
         let lane = match &command.work {
             Work::Pauses(items) if !items.is_empty() => partition.held_lane(),
             Work::Policies(items) if !items.is_empty() => partition.outdated_lane(|_| true),
-            Work::Changes(items) => partition.outdated_lane(|action_ref| {
-                let mut changed = items.iter();
-                changed.any(|(_, changed)| changed == action_ref.as_str())
-            }),
+            Work::Changes(items) => partition.outdated_lane(|it| changes(items, it)),
             _ => None,
         };
         let (worker, action_ref) = lane?;
-        Some(format!(
-            "worker {worker} has not given back what it was granted ahead of `{action_ref}`, and may begin it"
-        ))
+        Some(Kept {
+            partition: command.partition,
+            of_pauses: matches!(command.work, Work::Pauses(_)),
+            action_ref,
+            worker,
+        })
     }
 
     /// What is to be said to a command whose partition goes by its change.
@@ -86,13 +122,13 @@ impl Owner {
         }
         let kept = self.kept_by(&command);
         let unanswered = &mut self.rounds.unanswered;
-        let Some(words) = kept else {
+        let Some(kept) = kept else {
             let since = &mut unanswered.kept_since;
-            since.retain(|(partition, _), _| *partition != command.partition);
+            since.retain(|kept, _| !kept.is_about(&command));
             return Told::Now(command, Ok(()));
         };
-        let since = unanswered.kept_since.entry((command.partition, words));
-        let reject = Reject::new(RejectCode::Conflict, since.key().1.clone());
+        let reject = kept.reject();
+        let since = unanswered.kept_since.entry(kept);
         let waits = now < *since.or_insert(now) + PATIENCE;
         let others = unanswered.commands.iter();
         let others = others.filter(|other| other.partition == command.partition);
@@ -118,9 +154,7 @@ impl Owner {
         let mut kept_since = BTreeMap::new();
         let (mut wait, mut over) = (Vec::new(), Vec::new());
         for command in commands {
-            let kept = self
-                .kept_by(&command)
-                .map(|words| (command.partition, words));
+            let kept = self.kept_by(&command);
             let since = kept.as_ref().and_then(|kept| before.get(kept)).copied();
             if let Some((kept, since)) = kept.zip(since) {
                 kept_since.insert(kept, since);
