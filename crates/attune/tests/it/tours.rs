@@ -53,10 +53,11 @@ async fn cluster_tours_of_the_readme_run_word_for_word() -> anyhow::Result<()> {
         "the schema is up to date",
         r#""hello": "world""#,
         "max_concurrent",
-        "(1 row)",
+        "-[ RECORD 1 ]",
     ] {
         ensure!(said.contains(words), "{words:?} is missing in\n{said}");
     }
+    ensure!(!said.contains("RECORD 2"), "more than one queue in\n{said}");
     Ok(())
 }
 
