@@ -14,12 +14,11 @@ use attune_dispatch::{Key, Section, Stream};
 
 use super::backoff::Backoff;
 use super::silence::Silence;
-use sections::{Sections, size};
-
 use super::{Dispatch, Output, Owner, PublishId, Published, Stage};
 use crate::counters::Counter;
 use crate::partition::Event;
 use crate::queue::Millis;
+use sections::{Sections, size};
 
 /// How many bytes may be on their way to workers, or wait for their turn, before commands must wait.
 const MAX_BYTES_ON_THE_WAY: usize = 64 * 1024 * 1024;

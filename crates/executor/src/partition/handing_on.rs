@@ -59,7 +59,10 @@ impl Partition {
         action: &Action,
         out: &mut Vec<Effect>,
     ) {
-        let is_wanted = !may_stand_ahead(action) || self.wants_lanes_of(action);
+        if !queue.has_lane() {
+            return;
+        }
+        let is_wanted = !may_stand_ahead(action, 1) || self.wants_lanes_of(action);
         if let Some(worker) = queue.recall(is_wanted) {
             let action_id = action.id;
             out.push(Effect::Recall { worker, action_id });
@@ -76,10 +79,8 @@ impl Partition {
         out: &mut Vec<Effect>,
     ) -> bool {
         while let Some((worker, slots)) = queue.sequencer(self.cluster.lane_length) {
-            let is_last = queue
-                .next_tries()
-                .is_none_or(|tries| is_last_try(action, tries));
-            if is_last || !self.may_lead(action, worker, slots) {
+            let tries = queue.next_tries();
+            if !tries.is_some_and(|tries| self.may_lead((action, tries), worker, slots)) {
                 return false;
             }
             if self.room.is_used_up() {
@@ -110,11 +111,12 @@ impl Partition {
         false
     }
 
-    /// Whether a worker may be granted executions of an action ahead: where nobody else waits for its slots.
-    fn may_lead(&self, action: &Action, worker: WorkerId, slots: u32) -> bool {
+    /// Whether a worker may be granted an execution of an action ahead, with so many tries: where nobody else waits
+    /// for its slots.
+    fn may_lead(&self, (action, tries): (&Action, u32), worker: WorkerId, slots: u32) -> bool {
         let pool = &action.spec.pool;
         let roster = self.roster.lock();
-        may_stand_ahead(action)
+        may_stand_ahead(action, tries)
             && !self.wants_lanes_of(action)
             && !roster.is_waited_for(pool)
             && roster.may_lead(worker, pool, slots)
@@ -132,7 +134,7 @@ impl Partition {
         is_meant: impl Fn(&ActionRef) -> bool,
     ) -> Option<(WorkerId, ActionRef)> {
         self.lane(|action, queue| {
-            let worker = match may_stand_ahead(action) {
+            let worker = match may_stand_ahead(action, 1) {
                 true => queue.outdated_lane(),
                 false => queue.lane_worker(),
             };
@@ -173,19 +175,15 @@ impl Partition {
     }
 }
 
-/// Whether executions of an action may stand ahead: where one that is lost with its worker, begun or not, is run
-/// again, and none that has failed.
-pub(super) fn may_stand_ahead(action: &Action) -> bool {
+/// Whether an execution of an action may stand ahead that has begun so often with its next try; with 1, whether any
+/// may. Where one is lost with its worker, begun or not, it must be run again, for nobody knows which had begun; and
+/// none may be that has failed.
+pub(super) fn may_stand_ahead(action: &Action, tries: u32) -> bool {
     let rule = action.spec.retry();
-    let again = |end| rule.on.contains(end);
-    let ends = rule.hold_slot || again(TryEnd::Failed) || again(TryEnd::TimedOut);
-    !(ends || is_last_try(action, 1))
-}
-
-/// Whether a try ends its execution that is lost with its worker. It does not stand ahead: where nobody knows which
-/// had begun it would end, begun or not.
-fn is_last_try(action: &Action, tries: u32) -> bool {
-    !action.spec.retry().tries_again(TryEnd::WorkerLost, tries)
+    !rule.hold_slot
+        && rule.tries_again(TryEnd::WorkerLost, tries)
+        && !rule.on.contains(TryEnd::Failed)
+        && !rule.on.contains(TryEnd::TimedOut)
 }
 
 #[cfg(test)]

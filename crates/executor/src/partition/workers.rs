@@ -94,7 +94,7 @@ impl Partition {
         let pool = &action.spec.pool;
         let worker = self.worker_of(pool)?;
         match queue.gathers_at(self.cluster.lane_length) {
-            Some((host, slots)) if may_stand_ahead(action) => {
+            Some((host, slots)) if may_stand_ahead(action, 1) => {
                 self.roster.lock().choose_rather(pool, host, slots)
             }
             _ => Some(worker),

@@ -112,14 +112,6 @@ impl Owner {
 
     /// What is to be said to a command whose partition goes by its change.
     pub(super) fn tell_in_force(&mut self, now: Millis, command: Delivered) -> Told {
-        // What is about something else says nothing of lanes.
-        let changes = matches!(
-            command.work,
-            Work::Pauses(_) | Work::Policies(_) | Work::Changes(_)
-        );
-        if !changes {
-            return Told::Now(command, Ok(()));
-        }
         let kept = self.kept_by(&command);
         let unanswered = &mut self.rounds.unanswered;
         let Some(kept) = kept else {
