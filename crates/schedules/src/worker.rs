@@ -175,7 +175,7 @@ pub fn a_life_ends_before_its_lease() {
     let leases = Leases::new(&options, store.clone(), Arc::new(Guard), Box::new(|_| {}));
     let leases = Arc::new(leases);
     let shutdown = CancellationToken::new();
-    let registered = block_on(leases.register(WorkerId::fresh(), &shutdown));
+    let registered = block_on(leases.register(WorkerId::fresh(), &shutdown, || ()));
     let Ok(Registered::Life(life)) = registered else {
         panic!("the store takes its lease");
     };

@@ -160,7 +160,7 @@ impl Leases {
     }
 
     /// Registers a worker and renews its lease from then on. Tries for as long as the store cannot be
-    /// reached.
+    /// reached. `unanswered` is called where the store may have taken a try and has not said so.
     ///
     /// # Errors
     /// When the store refuses for good.
@@ -168,13 +168,22 @@ impl Leases {
         self: &Arc<Self>,
         worker: WorkerId,
         shutdown: &CancellationToken,
+        mut unanswered: impl FnMut(),
     ) -> Result<Registered, StoreError> {
         let since = Instant::now();
         let (mut backoff, mut log) = (Backoff::default(), LogPace::default());
         while !shutdown.is_cancelled() {
             let sent = BootInstant::now();
             let draining = self.is_draining();
-            match self.renew(worker, draining).await {
+            let mut renewed = Box::pin(self.renew(worker, draining));
+            let renewed = tokio::select! {
+                renewed = &mut renewed => renewed,
+                () = tokio::time::sleep(self.template.ttl / RENEWALS) => {
+                    unanswered();
+                    renewed.await
+                }
+            };
+            match renewed {
                 Ok(()) => {
                     let trusted_until = self.trusted_until(sent);
                     self.guard.trust(worker, trusted_until);
@@ -185,6 +194,7 @@ impl Leases {
                 }
                 Err(StoreError::Conflict(_)) => return Ok(Registered::Over),
                 Err(error) if error.is_transient() => {
+                    unanswered();
                     if log.is_due() {
                         let waited_seconds = since.elapsed().as_secs();
                         let error = error_chain(&error);

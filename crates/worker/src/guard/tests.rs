@@ -365,7 +365,7 @@ async fn the_guard_hears_of_leases_and_of_their_loss() {
     let leases = Leases::new(&options, store, Arc::clone(&guard), Box::new(|_| {}));
     let shutdown = CancellationToken::new();
     let leases = Arc::new(leases);
-    let registered = leases.register(WorkerId::fresh(), &shutdown);
+    let registered = leases.register(WorkerId::fresh(), &shutdown, || ());
     let Ok(Registered::Life(life)) = registered.await else {
         panic!("the store takes its lease");
     };

@@ -85,7 +85,9 @@ impl Link {
 }
 
 /// A fresh life with its link, of which owners are told; `None` when `shutdown` came first. The link comes
-/// first: whoever sees the lease may grant something at once, and what nobody receives comes back.
+/// first: whoever sees the lease may grant something at once, and what nobody receives comes back. It is closed
+/// while nobody knows whether there is a lease: what would wait in it is lost with a lease that ends so, and
+/// counts as begun.
 ///
 /// # Errors
 /// When the store or the bus refuses for good.
@@ -102,9 +104,24 @@ pub(crate) async fn begin(
             Err(WorkerError::Stopped) => return Ok(None),
             Err(error) => return Err(error),
         };
-        let registered = leases.register(worker, shutdown).await;
+        let mut link = Some(link);
+        let registered = leases.register(worker, shutdown, || link = None).await;
         match registered.map_err(WorkerError::Store)? {
             Registered::Life(life) => {
+                let opened = match link {
+                    Some(link) => Ok(link),
+                    None => Link::open(bus, worker, shutdown).await,
+                };
+                let link = match opened {
+                    Ok(link) => link,
+                    Err(error) => {
+                        leases.retire(&life).await;
+                        return match error {
+                            WorkerError::Stopped => Ok(None),
+                            error => Err(error),
+                        };
+                    }
+                };
                 say_hello(bus, worker, pool);
                 return Ok(Some((life, link)));
             }

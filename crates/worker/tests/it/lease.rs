@@ -11,7 +11,7 @@ use attune_worker::{Worker, WorkerError, WorkerOptions};
 use tokio_util::sync::CancellationToken;
 
 use crate::rig::{Rig, again, echo, is_gone, options, pid_in, sleep, stubborn, until};
-use crate::store::{Mood, TestStore};
+use crate::store::{Mood, State, TestStore};
 
 type Change = fn(&mut WorkerOptions);
 
@@ -117,6 +117,33 @@ async fn renewals_keep_a_lease_through_a_short_outage() {
     rig.stop().await;
     assert_eq!(rig.worker.counters().lease_lost.get(), 0);
     assert_eq!(rig.store.change(|state| state.registered.len()), 1);
+}
+
+/// It would be lost with a lease that ends before anybody knows of it, and count as a try.
+#[tokio::test]
+async fn nothing_waits_for_a_life_while_nobody_knows_whether_it_is_registered() {
+    let mut rig = Rig::start_with(short_lease).await;
+    let first = rig.life().await;
+    rig.store.change(|state| {
+        state.live.clear();
+        state.renewing = Mood::Unheard;
+    });
+    let is_tried_again = |state: &State| {
+        let second = state.registered.get(1);
+        second.is_some_and(|second| state.asked[second] >= 2)
+    };
+    rig.store
+        .until("the next is asked for again", is_tried_again)
+        .await;
+    let second = rig.store.change(|state| state.registered[1]);
+    assert_ne!(first, second);
+    let early = rig.owner.grant(second, &[echo(1)]);
+    assert!(rig.owner.send(&early).await.is_err(), "it comes back");
+    rig.store.change(|state| state.renewing = Mood::Fine);
+    assert_eq!(rig.owner.next_life().await, second);
+    rig.send(&early).await;
+    assert_eq!(rig.completion().await.worker, Some(second));
+    rig.stop().await;
 }
 
 /// What was granted to a life ends with it: whoever takes its slots back decides what becomes of it.

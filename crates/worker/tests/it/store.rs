@@ -18,6 +18,8 @@ pub(crate) enum Mood {
     Fine,
     /// It cannot be reached.
     Away,
+    /// It does what it is asked to, and says that it cannot be reached.
+    Unheard,
     /// It never answers.
     Stuck,
     /// It is not a store of this program.
@@ -34,6 +36,8 @@ pub(crate) struct State {
     pub(crate) draining: HashMap<WorkerId, bool>,
     /// How often a lease was to be started or renewed.
     pub(crate) renewals: usize,
+    /// The same of each worker.
+    pub(crate) asked: HashMap<WorkerId, usize>,
     pub(crate) renewing: Mood,
 }
 
@@ -79,6 +83,10 @@ impl TestStore {
     async fn answer<T>(mood: Mood, act: impl FnOnce() -> T) -> Result<T, StoreError> {
         match mood {
             Mood::Fine => Ok(act()),
+            Mood::Unheard => {
+                act();
+                Err(StoreError::Unavailable("unheard".into()))
+            }
             Mood::Away => Err(StoreError::Unavailable("away".into())),
             Mood::Foreign => Err(StoreError::Schema("version 0".to_owned())),
             Mood::Stuck => std::future::pending().await,
@@ -91,6 +99,7 @@ impl WorkerStore for TestStore {
     async fn renew_worker(&self, lease: &WorkerLease) -> Result<(), StoreError> {
         let mood = self.change(|state| {
             state.renewals += 1;
+            *state.asked.entry(lease.worker).or_default() += 1;
             state.renewing
         });
         let renewed = Self::answer(mood, || {
