@@ -144,24 +144,34 @@ fn a_change_is_answered_when_nobody_stands_ahead_or_after_a_while() {
         }
         assert!(world.is_acked(2));
         assert!(!world.is_acked(1), "one is ahead: {change:?}");
-        if comes_back {
+        let give_back = |world: &mut World| {
             let grant = (ahead.id, ahead.attempt);
             world.give(VecDeque::from([Input::Reported(vec![Reported {
                 returned: vec![(grant, Arc::from("called"))],
                 ..links_tests::nothing_of(worker)
             }])]));
+        };
+        if comes_back {
+            give_back(&mut world);
             world.pass(100, false);
         } else {
             world.pass(1_000, true);
         }
         assert!(world.is_acked(1), "{change:?}");
         let here = world.owner.partition(PartitionId(0)).unwrap();
-        let is_ahead = here.held_lane().is_some_and(|(other, _)| other == worker);
+        let is_ahead = here
+            .held_lane(|_| true)
+            .is_some_and(|(other, _)| other == worker);
         assert_eq!(is_ahead, !comes_back);
         // A copy of what was refused is refused at once.
         world.deliver(3, 0, change.clone());
         world.pass(100, true);
         assert!(world.is_acked(3), "{change:?}");
+        assert_eq!(world.owner.knows_who_keeps(), !comes_back);
+        // Who comes back without anybody asking keeps nothing any more.
+        give_back(&mut world);
+        world.pass(1_100, true);
+        assert!(!world.owner.knows_who_keeps(), "{change:?}");
     }
 }
 

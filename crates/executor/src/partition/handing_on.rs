@@ -62,7 +62,8 @@ impl Partition {
         if !queue.has_lane() {
             return;
         }
-        let is_wanted = !may_stand_ahead(action, 1) || self.wants_lanes_of(action);
+        let is_wanted =
+            !may_stand_ahead(action, queue.tries_ahead()) || self.wants_lanes_of(action);
         if let Some(worker) = queue.recall(is_wanted) {
             let action_id = action.id;
             out.push(Effect::Recall { worker, action_id });
@@ -122,9 +123,17 @@ impl Partition {
             && roster.may_lead(worker, pool, slots)
     }
 
-    /// A queue that is held although somebody stands ahead of a slot of it, and the worker that may begin that one.
-    pub(crate) fn held_lane(&self) -> Option<(WorkerId, ActionRef)> {
-        self.lane(|_, queue| queue.lane_worker().filter(|_| queue.held().mode.is_some()))
+    /// A queue of an action that is meant which is held although somebody stands ahead of a slot of it, and the
+    /// worker that may begin that one.
+    pub(crate) fn held_lane(
+        &self,
+        is_meant: impl Fn(&ActionRef) -> bool,
+    ) -> Option<(WorkerId, ActionRef)> {
+        self.lane(|action, queue| {
+            let worker = queue.lane_worker();
+            let is_held = queue.held().mode.is_some();
+            worker.filter(|_| is_held && is_meant(&action.spec.action_ref))
+        })
     }
 
     /// A queue of an action that is meant in which somebody stands ahead of a slot by other rules than those of now,
@@ -134,7 +143,7 @@ impl Partition {
         is_meant: impl Fn(&ActionRef) -> bool,
     ) -> Option<(WorkerId, ActionRef)> {
         self.lane(|action, queue| {
-            let worker = match may_stand_ahead(action, 1) {
+            let worker = match may_stand_ahead(action, queue.tries_ahead()) {
                 true => queue.outdated_lane(),
                 false => queue.lane_worker(),
             };

@@ -335,6 +335,27 @@ fn who_may_stand_ahead_no_longer_is_called_back() {
     }
 }
 
+/// Lost with their worker they would end, begun or not.
+#[test]
+fn who_stands_ahead_with_what_has_become_the_last_try_is_called_back() {
+    let (mut world, ids) = world(1, 20);
+    world.round(vec![tried_at_most(3)]);
+    let lost: Vec<_> = ids[..9].iter().map(|id| world.slot(*id, true)).collect();
+    let other = WorkerId::fresh();
+    world.roster.lock().set([life(other, 9)]);
+    world.reconcile(lost);
+    world.round(vec![Event::Completed(Completion {
+        worker: other,
+        ..completion(ids[0], 2)
+    })]);
+    assert_eq!(world.ahead(), ids[2..10]);
+    let outdated = |world: &World| world.partition.outdated_lane(|_| true);
+    assert_eq!(outdated(&world), None);
+    world.round(vec![tried_at_most(2)]);
+    assert_eq!(world.stored.recalled, [(other, ACTION)]);
+    assert_eq!(outdated(&world).unwrap().0, other);
+}
+
 #[test]
 fn a_later_owner_knows_them_and_calls_them_back() {
     let (world, ids) = world(1, 20);

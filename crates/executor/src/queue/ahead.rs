@@ -45,6 +45,8 @@ pub(super) struct Ahead {
     ends: u32,
     /// How many have ended at this time.
     latest: (Millis, usize),
+    /// How many tries one of them will have begun at most, since the line was empty.
+    tries: u32,
     /// They were called back: nobody joins them.
     is_recalled: bool,
     /// Some were lost with their worker, and nobody knows which had begun: nobody is granted ahead until one has
@@ -62,7 +64,9 @@ impl Ahead {
         if let Some(at) = self.line.iter().position(|other| *other == id) {
             self.line.remove(at);
         }
-        self.is_recalled &= !self.line.is_empty();
+        if self.line.is_empty() {
+            (self.is_recalled, self.tries) = (false, 0);
+        }
     }
 
     /// Notes that a run has ended that took so long.
@@ -241,6 +245,7 @@ impl ActionQueue {
         load.active.insert(waiting.execution_id, holder);
         let ahead = load.ahead.get_or_insert_default();
         ahead.line.push_back(waiting.execution_id);
+        ahead.tries = ahead.tries.max(holder.tries());
         ahead.slots = limits.max_concurrent.unwrap_or(0) as usize;
         Some(Granted {
             execution_id: waiting.execution_id,
@@ -311,6 +316,12 @@ impl ActionQueue {
             .filter(|_| ahead.is_recalled || !has_its_slots)
     }
 
+    /// How many tries somebody who stands ahead will have begun with this one, at least 1.
+    pub(crate) fn tries_ahead(&self) -> u32 {
+        let ahead = self.load.as_deref().and_then(|load| load.ahead.as_ref());
+        ahead.map_or(1, |ahead| ahead.tries.max(1))
+    }
+
     /// Whether anybody stands ahead.
     pub(crate) fn has_lane(&self) -> bool {
         self.load
@@ -356,8 +367,10 @@ impl ActionQueue {
         let mut line = ahead.line;
         let index = line.partition_point(|other| grant_no(other) < its);
         line.insert(index, id);
+        let tries = load.active.get(id).map_or(0, Holder::tries);
         load.ahead = Some(Box::new(Ahead {
             line,
+            tries: ahead.tries.max(tries),
             ..Ahead::default()
         }));
     }

@@ -92,11 +92,17 @@ impl Unanswered {
 }
 
 impl Owner {
+    /// Whether somebody is known to keep a change from being in force.
+    #[cfg(test)]
+    pub(in crate::owner) fn knows_who_keeps(&self) -> bool {
+        !self.rounds.unanswered.kept_since.is_empty()
+    }
+
     /// Who keeps the change that a command is about from being in force.
     fn kept_by(&self, command: &Delivered) -> Option<Kept> {
         let partition = self.partition(command.partition)?;
         let lane = match &command.work {
-            Work::Pauses(items) if !items.is_empty() => partition.held_lane(),
+            Work::Pauses(items) if !items.is_empty() => partition.held_lane(|_| true),
             Work::Policies(items) if !items.is_empty() => partition.outdated_lane(|_| true),
             Work::Changes(items) => partition.outdated_lane(|it| changes(items, it)),
             _ => None,
@@ -108,6 +114,18 @@ impl Owner {
             action_ref,
             worker,
         })
+    }
+
+    /// Whether somebody still keeps changes from being in force.
+    fn still_keeps(&self, kept: &Kept) -> bool {
+        let is_it = |action_ref: &ActionRef| *action_ref == kept.action_ref;
+        let lane = self
+            .partition(kept.partition)
+            .and_then(|partition| match kept.of_pauses {
+                true => partition.held_lane(is_it),
+                false => partition.outdated_lane(is_it),
+            });
+        lane.is_some_and(|(worker, _)| worker == kept.worker)
     }
 
     /// What is to be said to a command whose partition goes by its change.
@@ -156,10 +174,11 @@ impl Owner {
                 false => over.push(command),
             }
         }
-        let unanswered = &mut self.rounds.unanswered;
         // Remembered for a while for copies of who was refused.
         let is_young = |since: &Millis| now < since + 4 * PATIENCE;
-        kept_since.extend(before.into_iter().filter(|(_, since)| is_young(since)));
+        let young = before.into_iter().filter(|(_, since)| is_young(since));
+        kept_since.extend(young.filter(|(kept, _)| self.still_keeps(kept)));
+        let unanswered = &mut self.rounds.unanswered;
         unanswered.kept_since = kept_since;
         unanswered.commands = wait;
         unanswered.look_at = now + unanswered.look_interval();
