@@ -15,6 +15,8 @@ pub enum Bug {
     EndsAhead,
     /// What was granted ahead to a worker that is lost counts as never begun.
     LostFree,
+    /// Who stands behind what came back, and was not told, is told.
+    ToldBehind,
     /// A pause or another limit is answered while somebody stands ahead of a slot of what it is about.
     PauseEarly,
     /// A worker runs one more of a lane than has a slot.
@@ -111,11 +113,12 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 50] = [
+    pub const ALL: [Self; 51] = [
         Self::AnySection,
         Self::EntryForgotten,
         Self::EndsAhead,
         Self::LostFree,
+        Self::ToldBehind,
         Self::PauseEarly,
         Self::LaneOver,
         Self::OldSection,
@@ -171,6 +174,7 @@ impl Bug {
             Self::EntryForgotten => "entry-forgotten",
             Self::EndsAhead => "ends-ahead",
             Self::LostFree => "lost-free",
+            Self::ToldBehind => "told-behind",
             Self::PauseEarly => "pause-early",
             Self::LaneOver => "lane-over",
             Self::OldSection => "old-section",

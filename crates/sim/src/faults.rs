@@ -60,6 +60,10 @@ impl World {
                 self.crash_worker(worker);
                 self.push(now + down, Ev::Restart(Party::Worker(worker, 0)));
             }
+            Fault::CutWorker { worker } if self.workers[worker].is_alive() => {
+                let party = Party::Worker(worker, self.workers[worker].life());
+                self.soon(Ev::To(party, Word::Cut));
+            }
             Fault::PauseWorker { worker, pause } if self.workers[worker].is_alive() => {
                 let until = &mut self.workers[worker].paused_until;
                 *until = (*until).max(now + pause);

@@ -1,5 +1,6 @@
 //! Judges a run from outside: what is stored, what is told, what physically runs.
 
+mod ahead;
 mod stored;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,6 +17,7 @@ use crate::said::Said;
 use crate::shadow::Shadow;
 use crate::store::{Odd, Store};
 use crate::world::WALL;
+use ahead::Behind;
 
 /// By how much the time of an owner may be wrong: by as long as its first look at the store's
 /// clock took, which may have stood still with it.
@@ -155,6 +157,8 @@ pub(crate) struct Oracle {
     granted: BTreeMap<Key, Option<u32>>,
     /// To which life of a worker each attempt was granted.
     granted_to: BTreeMap<Key, WorkerId>,
+    /// Behind whom others were granted ahead.
+    behind: Behind,
     /// Attempts whose slots an operator asks back.
     asked_back: BTreeSet<Key>,
     /// Those of them that lost it: what still runs of them counts no more.
@@ -209,7 +213,14 @@ impl Oracle {
     }
 
     /// User code starts.
-    pub(crate) fn start(&mut self, now: Time, key: Key, action: ActionId, worker: WorkerId) {
+    pub(crate) fn start(
+        &mut self,
+        now: Time,
+        store: &Store,
+        key: Key,
+        (action, worker): (ActionId, WorkerId),
+    ) {
+        self.judge_behind(now, store, key);
         if !self.started.insert(key) {
             self.say(
                 now,
@@ -421,6 +432,9 @@ impl Oracle {
             let shadow = shadows.get(&key.0.partition());
             let limit = shadow.and_then(|shadow| shadow.limit(row.action));
             self.note_granted(key, limit);
+            if !row.status.holds_slot() {
+                self.note_behind(store, key, row);
+            }
         }
     }
 

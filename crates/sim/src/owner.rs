@@ -270,14 +270,8 @@ impl World {
                 let reachable = self.has_bus(o);
                 Some(Input::Bus { reachable })
             }
-            Word::Reply(..)
-            | Word::Relayed(..)
-            | Word::Lease
-            | Word::Formers
-            | Word::Sections(..)
-            | Word::Reports
-            | Word::Retell
-            | Word::Report(..) => None,
+            // It is said to others.
+            _ => None,
         };
         if let Some(input) = input {
             self.step_owner(o, input);

@@ -2,6 +2,8 @@
 //! a watchdog kills it when the lease can no longer be trusted, even while the worker itself
 //! stands still.
 
+mod link;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -88,6 +90,8 @@ pub(crate) struct Worker {
     calls: u64,
     /// The number of its connection: what was on its way through an earlier one is lost.
     link: u64,
+    /// It has no queue: its connection was closed, and the next is not open yet.
+    is_cut: bool,
     entries: Entries<Grant>,
     runs: BTreeMap<Key, ActionId>,
     /// What is written down as begun in this life.
@@ -112,6 +116,7 @@ impl Worker {
             lease_call: 0,
             calls: 0,
             link: 0,
+            is_cut: false,
             entries: Entries::new(slots),
             runs: BTreeMap::new(),
             begun: BTreeSet::new(),
@@ -142,7 +147,7 @@ impl Worker {
 
     /// Whether messages to this life find a queue.
     pub(crate) fn receives(&self, life: WorkerId) -> bool {
-        self.alive && self.life.is_some_and(|own| own.id == life)
+        self.alive && !self.is_cut && self.life.is_some_and(|own| own.id == life)
     }
 
     /// Whether it is the one that has or asks for the lease of a life.
@@ -223,7 +228,8 @@ impl World {
             }
             Word::Lease => self.renew(w),
             Word::Formers => self.tell_of_formers(w),
-            Word::Cut => self.reconnect_worker(w),
+            Word::Cut => self.cut_worker(w),
+            Word::Listens(link) => self.reconnect_worker(w, link),
             Word::Sections(life, link, sections) => self.take_sections(w, life, link, &sections),
             Word::Reports => {
                 self.workers[w].looks = false;
@@ -266,7 +272,7 @@ impl World {
                 let is_new = worker.life.is_none();
                 worker.life = Some(Life { id, trusted_until });
                 self.push(trusted_until, Ev::LifeEnds(w, id));
-                if is_new {
+                if is_new && !self.workers[w].is_cut {
                     self.say_hello(id);
                 }
             }
@@ -311,7 +317,8 @@ impl World {
         }
         self.note(Note::Taken(key.0, key.1));
         self.note(Note::RunStarted(party, key.0, key.1));
-        self.oracle.start(self.now, key, action, id);
+        let store = &self.store;
+        self.oracle.start(self.now, store, key, (action, id));
         self.workers[w].runs.insert(key, action);
         self.push(ends, Ev::RunEnds(w, key, id, status));
     }
@@ -494,28 +501,6 @@ impl World {
             {
                 let party = self.owner_party(owner);
                 self.soon(Ev::To(party, Word::Reported(reported(id, report))));
-            }
-        }
-    }
-
-    /// The broker has closed its connection: what was on its way is lost.
-    fn reconnect_worker(&mut self, w: usize) {
-        let worker = &mut self.workers[w];
-        worker.link += 1;
-        worker.entries.link_is_new();
-        if let Some(id) = self.workers[w].living(self.now) {
-            for (key, ended) in self.unsettled_ends(w) {
-                self.tell_end(w, key, ended, id);
-            }
-            self.say_hello(id);
-        }
-    }
-
-    pub(crate) fn say_hello(&mut self, worker: WorkerId) {
-        for owner in 0..self.owners.len() {
-            if self.owners[owner].is_alive() && !self.rng.chance(self.noise.lost) {
-                let party = self.owner_party(owner);
-                self.soon(Ev::To(party, Word::Hello(worker)));
             }
         }
     }

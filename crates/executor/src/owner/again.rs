@@ -132,6 +132,12 @@ impl Again {
         untold.map(|it| (it.whom.1.execution_id, it.whom.1.attempt))
     }
 
+    /// Those of an action that were granted and not told yet, in the order of their grants.
+    pub(super) fn of_action(&self, action_id: ActionId) -> impl Iterator<Item = &Grantee> + '_ {
+        let untold = self.lines.get(&action_id).into_iter().flatten();
+        untold.map(|it| &it.whom.1)
+    }
+
     /// A partition is served no more.
     pub(super) fn forget(&mut self, partition: PartitionId) {
         self.queue.retain(|(of, _)| *of != partition);

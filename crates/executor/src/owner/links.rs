@@ -6,6 +6,7 @@
 //! of it (ADR 49), so nothing is ever told twice.
 
 mod sections;
+mod untold;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -22,8 +23,6 @@ use sections::{Sections, size};
 
 /// How many bytes may be on their way to workers, or wait for their turn, before commands must wait.
 const MAX_BYTES_ON_THE_WAY: usize = 64 * 1024 * 1024;
-/// How many bytes one section has at most, but always one item.
-const MAX_SECTION_BYTES: usize = 192 * 1024;
 /// How many bytes go to a life at once, but always one section.
 const MAX_BYTES_TOGETHER: usize = 8 * 1024 * 1024;
 /// What is settled waits so long for company: nobody but the worker's memory waits for it.
@@ -387,8 +386,8 @@ impl Owner {
             }
             _ => None,
         };
-        let most = MAX_SECTION_BYTES.min(self.options.cluster.max_message_bytes / 4);
-        let mut made = Sections::new(stream, (id, epoch, owner), most);
+        let max_bytes = self.options.cluster.max_message_bytes;
+        let mut made = Sections::new(stream, (id, epoch, owner), max_bytes);
         if let Some(held) = sync {
             self.out.push(Output::Count(Counter::Synced, 1));
             made.sync(held);

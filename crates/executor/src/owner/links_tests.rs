@@ -79,10 +79,11 @@ impl World {
         sent.remove(0)
     }
 
-    /// It serves, and nobody has come yet.
-    fn ready() -> Self {
+    /// It serves an action with this limit, and nobody has come yet.
+    fn ready(limit: Option<u32>) -> Self {
         let mut world = Self::new().free();
-        world.action.spec.policy.concurrency.limit = None;
+        world.owner.options.cluster.lane_length = 256;
+        world.action.spec.policy.concurrency.limit = limit;
         let mut names = (0..).map(|n| format!("t.a{n}"));
         let name = names.find(|name| PartitionId::of(name, PARTITIONS) == HERE);
         world.action.spec.action_ref = name.unwrap().parse().unwrap();
@@ -93,7 +94,12 @@ impl World {
 
     /// The same with a worker, which it knows.
     pub(super) fn with_worker(slots: u32) -> (Self, WorkerId) {
-        let mut world = Self::ready();
+        Self::with_limit(None, slots)
+    }
+
+    /// The same, and a limit of the action.
+    pub(super) fn with_limit(limit: Option<u32>, slots: u32) -> (Self, WorkerId) {
+        let mut world = Self::ready(limit);
         let worker = world.worker_of(slots);
         world.look();
         (world, worker)
@@ -117,14 +123,14 @@ impl World {
         self.give(VecDeque::from([Input::Reported(vec![report])]));
     }
 
-    fn end(&mut self, worker: WorkerId, (execution_id, attempt): Key) {
+    pub(super) fn end(&mut self, worker: WorkerId, (execution_id, attempt): Key) {
         let completion = Completion {
             execution_id,
             attempt,
             action_id: ActionId(1),
             outcome: Arc::new(Outcome::succeeded(None)),
             worker,
-            ran: None,
+            ran: Some(1),
         };
         let partition = execution_id.partition().0;
         self.deliver(2, partition, Work::Completions(vec![completion]));

@@ -251,11 +251,14 @@ impl Owner {
         let takes_page = self.operating.pace.is_turn(others);
         let mut has_page = false;
         self.rounds.goes_on = self.pending.iter().any(|(id, _)| self.is_open(*id));
-        for (id, event) in std::mem::take(&mut self.pending) {
+        for (id, mut event) in std::mem::take(&mut self.pending) {
             let is_page = matches!(event, Event::Page(..));
             if !self.is_open(id) || is_page && !takes_page {
                 self.pending.push_back((id, event));
-            } else if let Some(partition) = self.partition_mut(id) {
+                continue;
+            }
+            self.add_untold(id, &mut event);
+            if let Some(partition) = self.partition_mut(id) {
                 draft.add(id, partition.step(wall, event));
                 has_page |= is_page;
             }

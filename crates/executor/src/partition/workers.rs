@@ -192,6 +192,11 @@ impl Partition {
         self.held_by(worker, grant).is_some()
     }
 
+    /// The action of a grant that a life holds.
+    pub(crate) fn action_of(&self, worker: WorkerId, grant: Key) -> Option<ActionId> {
+        self.held_by(worker, grant).map(|(action, _)| action.id)
+    }
+
     /// Grants come back that never began, and never will: they wait again at their places.
     pub(super) fn take_returned(
         &mut self,

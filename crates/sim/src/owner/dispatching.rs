@@ -4,7 +4,7 @@ use super::*;
 use crate::client::asker;
 use crate::explaining;
 use crate::happened;
-use crate::worker::Grant;
+use crate::worker::{Grant, Worker};
 use attune_core::{Refusal, RejectCode, WorkerId};
 use attune_dispatch::Section;
 use attune_executor::ActionEvent;
@@ -24,7 +24,12 @@ impl World {
             let unknown = Word::Published(id, Published::Unknown);
             return self.soon(Ev::To(party, unknown));
         }
-        let to = self.workers.iter().position(|worker| worker.receives(life));
+        let receives = |worker: &Worker| worker.receives(life);
+        let mut to = self.workers.iter().position(receives);
+        // Its connection is closed in the moment in which something comes for it.
+        if let Some(w) = to.take_if(|_| self.rng.chance(self.noise.late / 4)) {
+            self.cut_worker(w);
+        }
         let unknown = self.rng.chance(self.noise.unknown);
         let (mut refused, mut sent) = (Vec::new(), Vec::new());
         for (place, section) in sections.iter().enumerate() {
@@ -57,7 +62,12 @@ impl World {
             (false, true) => Published::Confirmed,
             (false, false) => Published::Refused(refused),
         };
-        self.soon(Ev::To(party, Word::Published(id, published)));
+        // What the broker says of one message comes another way than what a worker says.
+        let is_late =
+            matches!(published, Published::Refused(_)) && self.rng.chance(self.noise.late * 4);
+        let within = self.noise.delay * if is_late { 10 } else { 1 };
+        let at = self.now + self.rng.between(0, within);
+        self.push(at, Ev::To(party, Word::Published(id, published)));
     }
 
     /// Sections go to a worker, or are lost.

@@ -27,6 +27,9 @@ pub enum Fault {
     CutOwner { owner: usize },
     /// A worker dies with everything it runs.
     CrashWorker { worker: usize, down: Time },
+    /// The broker closes the connection of a worker, which builds a new one; nobody receives what it is told
+    /// meanwhile.
+    CutWorker { worker: usize },
     /// A worker stands still.
     PauseWorker { worker: usize, pause: Time },
     /// The store refuses everything.
@@ -120,6 +123,7 @@ impl Fault {
             Self::Reload { .. } => "refuse-one-commit",
             Self::CutOwner { .. } => "cut-owner",
             Self::CrashWorker { .. } => "crash-worker",
+            Self::CutWorker { .. } => "cut-worker",
             Self::PauseWorker { .. } => "pause-worker",
             Self::StoreDown { .. } => "store-down",
             Self::Replay => "replay-completion",

@@ -158,6 +158,8 @@ pub(crate) enum Word {
     Formers,
     /// The broker has closed the connection.
     Cut,
+    /// A worker has a queue again, at the connection with this number.
+    Listens(u64),
     /// Whether the broker can be reached has changed.
     Bus,
     /// What an owner says to a life, through this link of it.

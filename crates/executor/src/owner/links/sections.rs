@@ -7,8 +7,12 @@ use attune_dispatch::{Key, Section, Stream};
 
 use super::super::Dispatch;
 
+/// How many bytes one section has at most, but always one item.
+const MAX_SECTION_BYTES: usize = 192 * 1024;
 /// What a key takes in a message, in bytes, at most.
 const KEY_BYTES: usize = 64;
+/// What a message has around the sync of one partition, in bytes, at most.
+const FRAME_BYTES: usize = 1_024;
 /// The same of an action that is called back.
 const ACTION_BYTES: usize = 24;
 
@@ -18,6 +22,8 @@ pub(super) struct Sections<'a> {
     of: (PartitionId, Epoch, OwnerId),
     /// How many bytes a section has at most, but always one item.
     most: usize,
+    /// The same of a sync: as many as a message can hold, so that only what no message could hold goes in parts.
+    most_of_sync: usize,
     cut: Vec<Section<Dispatch>>,
     section: Section<Dispatch>,
     /// How many bytes the section has.
@@ -28,13 +34,15 @@ impl<'a> Sections<'a> {
     pub(super) fn new(
         stream: &'a mut Stream,
         of: (PartitionId, Epoch, OwnerId),
-        most: usize,
+        max_message_bytes: usize,
     ) -> Self {
+        let most = MAX_SECTION_BYTES.min(max_message_bytes / 4);
         let section = stream.next(of.0, of.1, of.2);
         Self {
             stream,
             of,
             most,
+            most_of_sync: most.max(max_message_bytes.saturating_sub(FRAME_BYTES)),
             cut: Vec::new(),
             section,
             bytes: 0,
@@ -66,15 +74,16 @@ impl<'a> Sections<'a> {
         held.sort_unstable();
         let mut part: Vec<Key> = Vec::new();
         for key in held {
+            let bytes = key_bytes(key);
             if let Some((last, _)) = part.last().copied()
-                && self.overflows(KEY_BYTES)
+                && self.bytes + bytes > self.most_of_sync
             {
                 self.section.sync = Some(std::mem::take(&mut part));
                 self.section.sync_to = Some(last);
                 self.begin_next();
                 self.section.sync_after = Some(last);
             }
-            self.bytes += KEY_BYTES;
+            self.bytes += bytes;
             part.push(key);
         }
         self.section.sync = Some(part);
@@ -123,6 +132,13 @@ impl<'a> Sections<'a> {
         sections.push(self.section);
         sections
     }
+}
+
+/// What a key takes in a message, in bytes, with the comma behind it.
+fn key_bytes((execution_id, attempt): Key) -> usize {
+    let digits = |number: u64| number.checked_ilog10().map_or(1, |log| log as usize + 1);
+    let around = r#"{"execution_id":,"attempt":},"#.len();
+    around + digits(execution_id.0.unsigned_abs()) + digits(attempt.0.unsigned_abs().into())
 }
 
 /// What a grant takes in a message, in bytes, at most.

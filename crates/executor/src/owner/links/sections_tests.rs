@@ -6,7 +6,7 @@ use attune_core::{Attempt, ExecutionId, Seq};
 
 use super::*;
 
-/// How many bytes a section has at most: some four keys.
+/// How many bytes a section has at most where a message has four times as many: some four keys.
 const MOST: usize = 4 * KEY_BYTES + 1;
 
 fn key(number: u32) -> Key {
@@ -14,25 +14,45 @@ fn key(number: u32) -> Key {
     (id, Attempt(1))
 }
 
-fn made(say: impl FnOnce(&mut Sections<'_>)) -> Vec<Section<Dispatch>> {
+fn made(max_bytes: usize, say: impl FnOnce(&mut Sections<'_>)) -> Vec<Section<Dispatch>> {
     let mut stream = Stream::default();
     let of = (PartitionId(3), Epoch(1), OwnerId::fresh());
-    let mut sections = Sections::new(&mut stream, of, MOST);
+    let mut sections = Sections::new(&mut stream, of, max_bytes);
     say(&mut sections);
     sections.finish()
 }
 
+fn written(keys: &[Key]) -> usize {
+    let json = |(id, attempt): &Key| serde_json::json!({"execution_id": id, "attempt": attempt});
+    let keys: Vec<serde_json::Value> = keys.iter().map(json).collect();
+    serde_json::to_string(&keys).unwrap().len()
+}
+
 #[test]
-fn a_long_sync_goes_in_parts_that_cover_everything_once() {
-    for many in [0, 1, 4, 5, 8, 9, 100] {
+fn only_what_no_message_could_hold_goes_in_parts_that_cover_everything_once() {
+    for (max_bytes, many, parts_of_it) in [
+        (1_024, 0, 1),
+        (1_024, 5, 1),
+        (1_024, 100, 20),
+        (65_536, 1_500, 1),
+        (65_536, 1_501, 2),
+        (1_048_576, 24_361, 1),
+        (1_048_576, 60_000, 3),
+    ] {
         let held: Vec<Key> = (1..=many).map(key).collect();
         let mut mixed = held.clone();
         mixed.reverse();
-        let sections = made(|sections| sections.sync(mixed));
+        let sections = made(max_bytes, |sections| sections.sync(mixed));
         let parts = sections.iter().map(|section| section.sync.as_deref());
         let parts: Vec<&[Key]> = parts.map(Option::unwrap).collect();
         assert_eq!(parts.concat(), held);
-        assert!(parts.iter().all(|part| part.len() <= 4));
+        assert_eq!(parts.len(), parts_of_it, "{many} in {max_bytes}");
+        let most = (max_bytes / 4).max(max_bytes - FRAME_BYTES);
+        for pair in parts.windows(2) {
+            let [part, next] = pair else { panic!() };
+            assert!(written(part) <= most + 2);
+            assert!(written(&[part, &next[..1]].concat()) > most);
+        }
         // Each begins where the one before ends; the first and the last have no bounds.
         let mut after = None;
         for (place, section) in sections.iter().enumerate() {
@@ -51,7 +71,7 @@ fn what_is_settled_cancelled_and_called_back_goes_in_parts_behind_the_sync() {
     let keys = |from: u32| Vec::from_iter((from..from + 6).map(key));
     let (mut settled, mut cancel) = (keys(100), keys(200));
     let mut recall = BTreeSet::from_iter((1..=30).map(ActionId));
-    let sections = made(|sections| {
+    let sections = made(4 * MOST, |sections| {
         sections.sync(keys(1));
         sections.settled(&mut settled);
         sections.grants(&mut VecDeque::new(), usize::MAX, |_| false);
@@ -66,9 +86,10 @@ fn what_is_settled_cancelled_and_called_back_goes_in_parts_behind_the_sync() {
     let called = sections.iter().flat_map(|section| &section.recall);
     assert!(called.copied().eq((1..=30).map(ActionId)));
     for section in &sections {
-        let sync = section.sync.as_ref().map_or(0, Vec::len);
-        let keys = sync + section.settled.len() + section.cancel.len();
+        let sync = section.sync.iter().flatten().copied().map(key_bytes);
+        let keys = section.settled.len() + section.cancel.len();
         let bytes = keys * KEY_BYTES + section.recall.len() * ACTION_BYTES;
+        let bytes = bytes + sync.sum::<usize>();
         assert!(bytes <= MOST, "{bytes}");
         // No key takes more than was reckoned.
         let longest = serde_json::json!({"execution_id": i64::MAX, "attempt": i32::MAX});

@@ -1,0 +1,46 @@
+//! Who is granted ahead of its slot begins behind those who were granted before it.
+
+use std::collections::BTreeMap;
+
+use attune_core::{Attempt, Promise};
+
+use super::{Key, Oracle};
+use crate::plan::Time;
+use crate::store::{Row, Store};
+
+/// Behind whom executions stand that were granted ahead, of those that had not begun then.
+#[derive(Debug, Default)]
+pub(super) struct Behind {
+    of: BTreeMap<Key, Vec<Key>>,
+}
+
+impl Oracle {
+    /// Somebody was granted ahead of its slot: behind all whom its worker was granted before.
+    pub(super) fn note_behind(&mut self, store: &Store, key: Key, row: &Row) {
+        let is_before = |other: &Row| {
+            let is_its = other.action == row.action && other.worker == row.worker;
+            is_its && other.grant_no < row.grant_no
+        };
+        let before = store.active.iter().filter(|(_, other)| is_before(other));
+        let before = before.map(|(id, other)| (*id, other.attempt));
+        let before = before.filter(|other| !self.started.contains(other));
+        self.behind.of.insert(key, before.collect());
+    }
+
+    /// Somebody begins: whom it stands behind has begun, or ended, or never will begin under that grant by an order.
+    pub(super) fn judge_behind(&mut self, now: Time, store: &Store, key: Key) {
+        let before = self.behind.of.remove(&key).unwrap_or_default();
+        let passed = before.into_iter().find(|other| {
+            let row = store.active.get(&other.0);
+            let is_wanted =
+                row.is_some_and(|row| !row.cancel_requested && row.kept_until.is_none());
+            let until = (other.0, Attempt(i32::MAX));
+            let has_begun = self.started.range(*other..=until).next().is_some();
+            is_wanted && !has_begun && !self.asked_back.contains(other)
+        });
+        if let Some(passed) = passed {
+            let words = format!("{key:?} begins before {passed:?}, behind which it was granted");
+            self.say(now, Promise::I3, words);
+        }
+    }
+}
