@@ -382,6 +382,9 @@ impl Oracle {
                 .extend(row.worker.map(|worker| (key, worker)));
             let shadow = shadows.get(&key.0.partition());
             let limit = shadow.and_then(|shadow| shadow.limit(row.action));
+            if let Some(shadow) = shadow {
+                self.note_behind(shadow, key);
+            }
             let seen = shadow.and_then(|shadow| shadow.rows.get(&key.0));
             if seen.is_some_and(|seen| seen.goes_on) {
                 // In the slot that it had: a limit that was lowered since takes none away.
@@ -432,8 +435,8 @@ impl Oracle {
             let shadow = shadows.get(&key.0.partition());
             let limit = shadow.and_then(|shadow| shadow.limit(row.action));
             self.note_granted(key, limit);
-            if !row.status.holds_slot() {
-                self.note_behind(store, key, row);
+            if let Some(shadow) = shadow {
+                self.note_behind(shadow, key);
             }
         }
     }

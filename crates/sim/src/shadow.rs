@@ -102,6 +102,8 @@ pub(crate) struct Shadow {
     pub(crate) found: Vec<Violation>,
     /// The key of each group, by the mark of the rule.
     pub(crate) keys: BTreeMap<(i64, Group), GroupKey>,
+    /// Behind whom executions were granted ahead, to the same worker.
+    pub(crate) behind: BTreeMap<(ExecutionId, Attempt), Vec<(ExecutionId, Attempt)>>,
 }
 
 impl Seen {

@@ -138,6 +138,14 @@ impl Again {
         untold.map(|it| &it.whom.1)
     }
 
+    /// Those of a partition that are not granted any more are not told.
+    pub(super) fn retain(&mut self, partition: PartitionId, is_granted: impl Fn(&Grantee) -> bool) {
+        self.lines.retain(|_, line| {
+            line.retain(|it| it.whom.0 != partition || is_granted(&it.whom.1));
+            !line.is_empty()
+        });
+    }
+
     /// A partition is served no more.
     pub(super) fn forget(&mut self, partition: PartitionId) {
         self.queue.retain(|(of, _)| *of != partition);

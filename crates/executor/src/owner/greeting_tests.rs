@@ -5,21 +5,7 @@ use attune_core::Refusal;
 use super::*;
 
 impl World {
-    /// The next message that grants anything; what comes before arrives.
-    fn granting(&mut self) -> Sent {
-        for _ in 0..100 {
-            for sent in std::mem::take(&mut self.sent) {
-                if sent.keys().next().is_some() {
-                    return sent;
-                }
-                self.publish(sent.id, Published::Confirmed);
-            }
-            self.pass(5, true);
-        }
-        panic!("nothing is granted");
-    }
-
-    fn greet(&mut self, worker: WorkerId) {
+    pub(super) fn greet(&mut self, worker: WorkerId) {
         self.give(VecDeque::from([Input::Hello(vec![worker])]));
     }
 }
@@ -58,41 +44,4 @@ fn who_says_that_it_is_there_is_asked_although_an_earlier_message_comes_back_lat
     world.refuse(&asked, &Refusal::Unroutable);
     world.pass(2_000, false);
     assert!(world.sent.is_empty());
-}
-
-/// Whoever is granted ahead of its slot, and gathers while what comes before it is on its way.
-#[test]
-fn who_stands_behind_what_came_back_comes_back_with_it_although_its_worker_is_there() {
-    for refusal in [Refusal::Unroutable, Refusal::Invalid("no".into())] {
-        let (mut world, worker) = World::with_limit(Some(1), 64);
-        world.ask(6);
-        for _ in 0..4 {
-            let sent = world.granting();
-            let key = sent.keys().next().unwrap();
-            world.publish(sent.id, Published::Confirmed);
-            world.end(worker, key);
-        }
-        let lost = world.granting();
-        let [first, second] = lost.keys().collect::<Vec<_>>()[..] else {
-            panic!("its runs are short, so one stands ahead")
-        };
-        world.ask(1);
-        assert!(world.sent.is_empty(), "one message after the other");
-        world.greet(worker);
-        world.refuse(&lost, &refusal);
-        let mut told = Vec::new();
-        for _ in 0..20 {
-            world.pass(50, true);
-            for sent in std::mem::take(&mut world.sent) {
-                told.extend(sent.keys());
-                world.publish(sent.id, Published::Confirmed);
-            }
-        }
-        let ids: Vec<ExecutionId> = told.iter().map(|(id, _)| *id).collect();
-        assert!(
-            ids.starts_with(&[first.0, second.0]),
-            "{refusal:?}: {told:?}"
-        );
-        assert_eq!(ids.len(), 3, "{refusal:?}: {told:?}");
-    }
 }

@@ -65,6 +65,10 @@ impl Owner {
         };
         match &mut place.stage {
             Stage::Loading(_) | Stage::Serving(_) => {
+                self.drop_what_was_taken_back(id);
+                let Some(place) = self.places.get_mut(&id) else {
+                    return;
+                };
                 let stage = Stage::Leaving {
                     until: now + TELLING,
                     unsubscribing: false,

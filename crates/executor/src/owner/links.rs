@@ -261,6 +261,8 @@ impl Owner {
         }
         for (id, worker, grants) in unsent {
             self.told(id, grants.len());
+            // Who is granted behind them meanwhile comes behind a sync that names them.
+            self.has_lost(id, worker);
             self.bounced(id, worker, grants);
         }
     }

@@ -119,7 +119,7 @@ impl World {
         self.deliver(1, 0, Work::Submits(items.collect()));
     }
 
-    fn report(&mut self, report: Reported) {
+    pub(super) fn report(&mut self, report: Reported) {
         self.give(VecDeque::from([Input::Reported(vec![report])]));
     }
 

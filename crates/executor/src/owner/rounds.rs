@@ -215,6 +215,7 @@ impl Owner {
         let replaced = self.steps.items(usize::MAX);
         self.add_learnt(&open, &mut actions);
         self.bring_policies(wall, &open, &mut draft);
+        self.note_returns(&open);
         for id in &open {
             let Some(partition) = self.partition_mut(*id) else {
                 continue;

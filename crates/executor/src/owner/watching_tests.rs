@@ -22,6 +22,8 @@ mod pausing;
 mod renewing;
 #[path = "watching_store.rs"]
 mod store;
+#[path = "untold_tests.rs"]
+mod untold;
 
 use super::*;
 use crate::leases::is_over_after;

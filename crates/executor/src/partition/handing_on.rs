@@ -119,6 +119,7 @@ impl Partition {
         let roster = self.roster.lock();
         may_stand_ahead(action, tries)
             && !self.wants_lanes_of(action)
+            && !self.expects_from(worker)
             && !roster.is_waited_for(pool)
             && roster.may_lead(worker, pool, slots)
     }

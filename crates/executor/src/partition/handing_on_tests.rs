@@ -113,6 +113,28 @@ fn give_back(world: &mut World, ids: &[ExecutionId]) {
     }]);
 }
 
+/// Who is granted in the same round is on its way to nobody yet: it would be handed the slot of what comes back.
+#[test]
+fn nobody_is_granted_ahead_before_it_is_decided_on_what_comes_back_in_the_same_round() {
+    let (mut world, ids) = world(1, 20);
+    assert_eq!(world.ahead(), ids[1..9]);
+    world.partition.expects(BTreeMap::from([(WORKER, 2)]));
+    world.now += 10;
+    world.complete(ids[0], 1);
+    assert_eq!(
+        (world.holders(), world.ahead()),
+        (vec![ids[1]], ids[2..9].to_vec())
+    );
+    give_back(&mut world, &ids[1..5]);
+    assert_eq!(
+        (world.holders(), world.ahead()),
+        (vec![ids[5]], ids[6..9].to_vec())
+    );
+    give_back(&mut world, &ids[5..9]);
+    assert_eq!(world.holders(), [ids[1]]);
+    assert_eq!(world.ahead().first(), Some(&ids[2]));
+}
+
 #[test]
 fn a_paused_queue_calls_them_back_and_grants_nobody_ahead() {
     let (mut world, ids) = world(1, 9);

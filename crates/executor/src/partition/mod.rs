@@ -33,7 +33,7 @@ use std::sync::Arc;
 
 use attune_core::{
     Action, ActionId, Attempt, Behaviour, DemandRule, Epoch, ExecutionId, PartitionId, Pauses,
-    PolicySet, QueueStats, QueueTotals, RequestId,
+    PolicySet, QueueStats, QueueTotals, RequestId, WorkerId,
 };
 
 use crate::ById;
@@ -118,6 +118,8 @@ pub struct Partition {
     turns_left: Option<usize>,
     /// Who holds a slot of which no worker knows.
     orphans: Vec<(ActionId, ExecutionId)>,
+    /// How many events of each life will say in this round that something has come back.
+    expected: BTreeMap<WorkerId, usize>,
     /// What operators hold.
     pauses: Arc<Pauses>,
     /// The policy documents by which it decides.
@@ -188,6 +190,7 @@ impl Partition {
             lines: Lines::default(),
             turns_left: None,
             orphans: Vec::new(),
+            expected: BTreeMap::new(),
             pauses: Arc::default(),
             policies: Arc::default(),
             goes_by: 0,

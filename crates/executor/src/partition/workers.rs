@@ -197,6 +197,16 @@ impl Partition {
         self.held_by(worker, grant).map(|(action, _)| action.id)
     }
 
+    /// So many events of each life will say in this round that something has come back.
+    pub(crate) fn expects(&mut self, returns: BTreeMap<WorkerId, usize>) {
+        self.expected = returns;
+    }
+
+    /// Whether something will come back from a life in this round.
+    pub(super) fn expects_from(&self, worker: WorkerId) -> bool {
+        self.expected.contains_key(&worker)
+    }
+
     /// Grants come back that never began, and never will: they wait again at their places.
     pub(super) fn take_returned(
         &mut self,
@@ -206,6 +216,12 @@ impl Partition {
         is_told: bool,
         out: &mut Vec<Effect>,
     ) {
+        if let Some(events) = self.expected.get_mut(&worker) {
+            *events -= 1;
+            if *events == 0 {
+                self.expected.remove(&worker);
+            }
+        }
         let mut actions = BTreeSet::new();
         for (grant, why) in grants {
             if let Some((action, holder)) = self.held_by(worker, grant) {

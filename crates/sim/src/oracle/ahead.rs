@@ -6,7 +6,8 @@ use attune_core::{Attempt, Promise};
 
 use super::{Key, Oracle};
 use crate::plan::Time;
-use crate::store::{Row, Store};
+use crate::shadow::Shadow;
+use crate::store::Store;
 
 /// Behind whom executions stand that were granted ahead, of those that had not begun then.
 #[derive(Debug, Default)]
@@ -15,16 +16,13 @@ pub(super) struct Behind {
 }
 
 impl Oracle {
-    /// Somebody was granted ahead of its slot: behind all whom its worker was granted before.
-    pub(super) fn note_behind(&mut self, store: &Store, key: Key, row: &Row) {
-        let is_before = |other: &Row| {
-            let is_its = other.action == row.action && other.worker == row.worker;
-            is_its && other.grant_no < row.grant_no
-        };
-        let before = store.active.iter().filter(|(_, other)| is_before(other));
-        let before = before.map(|(id, other)| (*id, other.attempt));
-        let before = before.filter(|other| !self.started.contains(other));
-        self.behind.of.insert(key, before.collect());
+    /// What was granted is stored: who of them was granted ahead stands behind those who had not begun.
+    pub(super) fn note_behind(&mut self, shadow: &Shadow, key: Key) {
+        if let Some(before) = shadow.behind.get(&key) {
+            let before = before.iter().copied();
+            let before = before.filter(|other| !self.started.contains(other));
+            self.behind.of.insert(key, before.collect());
+        }
     }
 
     /// Somebody begins: whom it stands behind has begun, or ended, or never will begin under that grant by an order.

@@ -37,6 +37,12 @@ impl Shadow {
             );
             out.push(Violation::of(Promise::I2, words));
         }
+        let before = self.rows.iter().filter(|(_, other)| {
+            let is_granted = other.holds || other.ahead;
+            is_granted && other.action == seen.action && other.worker == Some(worker)
+        });
+        let before = before.map(|(id, other)| (*id, other.attempt)).collect();
+        self.behind.insert((id, attempt), before);
         if let Some(seen) = self.rows.get_mut(&id) {
             (seen.ahead, seen.grant_no) = (true, grant_no);
             (seen.attempt, seen.worker) = (attempt, Some(worker));
