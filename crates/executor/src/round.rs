@@ -302,6 +302,16 @@ impl Round {
         self.commit.batch.is_empty() && silent
     }
 
+    /// Has workers told nothing about a partition that was lost meanwhile: whoever serves it now compares.
+    pub(crate) fn tell_no_workers(&mut self, of: PartitionId) {
+        if let Some(tell) = self.tells.get_mut(&of) {
+            tell.dispatches.clear();
+            tell.recalls.clear();
+            tell.cancels.clear();
+            tell.settled.clear();
+        }
+    }
+
     /// Takes what stands beside the executions of a partition, and what follows from it, into a
     /// round of its own. Memory knows nothing of it, so the rest can be written without it.
     pub(crate) fn take_beside(&mut self, of: PartitionId) -> Option<Self> {

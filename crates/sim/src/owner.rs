@@ -289,6 +289,10 @@ impl World {
         if !owner.alive {
             return;
         }
+        if let Some(words) = owner.machine.miscounted() {
+            let violation = Violation::of(Rule::Progress, words);
+            self.oracle.blame(self.now, violation);
+        }
         let mut wait = owner.machine.wake_at(clock) - clock;
         if let Some((_, until)) = owner.blind.filter(|(_, until)| self.now < *until) {
             wait = until - self.now;

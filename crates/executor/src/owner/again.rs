@@ -11,7 +11,8 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use attune_core::{ActionId, Attempt, Bug, Epoch, ExecutionId, PartitionId};
+use attune_core::{ActionId, Bug, Epoch, ExecutionId, PartitionId};
+use attune_dispatch::Key;
 
 use super::{Call, Dispatch, Owner, Purpose, Reply, Trouble};
 use crate::partition::Grantee;
@@ -68,7 +69,8 @@ pub(super) struct Again {
     at_once: Option<usize>,
     /// Those whose bodies are being read.
     reading: HashMap<ExecutionId, Whom>,
-    unread: BTreeMap<ExecutionId, Unread>,
+    /// By grant: one that was taken back may be here beside the next of its execution.
+    unread: BTreeMap<Key, Unread>,
     /// The last read came to nothing, although it was about one alone.
     has_failed: bool,
 }
@@ -104,10 +106,7 @@ impl Again {
         let Some(line) = self.lines.get_mut(&action_id) else {
             return Vec::new();
         };
-        let is_it = |untold: &Untold| {
-            let other = &untold.whom.1;
-            (other.execution_id, other.attempt) == (grantee.execution_id, grantee.attempt)
-        };
+        let is_it = |untold: &Untold| key_of(&untold.whom.1) == key_of(grantee);
         let mut told = Vec::new();
         if let Some(at) = line.iter().position(is_it) {
             let waits_its_turn = grantee.slots.is_some() && body.is_some();
@@ -127,23 +126,15 @@ impl Again {
     }
 
     /// Everything that was granted and not told yet.
-    pub(super) fn all(&self) -> impl Iterator<Item = (ExecutionId, Attempt)> + '_ {
+    pub(super) fn all(&self) -> impl Iterator<Item = Key> + '_ {
         let untold = self.lines.values().flatten();
-        untold.map(|it| (it.whom.1.execution_id, it.whom.1.attempt))
+        untold.map(|it| key_of(&it.whom.1))
     }
 
     /// Those of an action that were granted and not told yet, in the order of their grants.
     pub(super) fn of_action(&self, action_id: ActionId) -> impl Iterator<Item = &Grantee> + '_ {
         let untold = self.lines.get(&action_id).into_iter().flatten();
         untold.map(|it| &it.whom.1)
-    }
-
-    /// Those of a partition that are not granted any more are not told.
-    pub(super) fn retain(&mut self, partition: PartitionId, is_granted: impl Fn(&Grantee) -> bool) {
-        self.lines.retain(|_, line| {
-            line.retain(|it| it.whom.0 != partition || is_granted(&it.whom.1));
-            !line.is_empty()
-        });
     }
 
     /// A partition is served no more.
@@ -196,14 +187,13 @@ impl Again {
 
     /// One body cannot be read.
     fn set_aside(&mut self, whom: Whom, now: Millis, words: &str) -> &mut Unread {
-        let unread = self.unread.entry(whom.1.execution_id);
+        let unread = self.unread.entry(key_of(&whom.1));
         let unread = unread.or_insert_with(|| Unread {
             whom: whom.clone(),
             since: now,
             words: String::new(),
             at: None,
         });
-        unread.whom = whom;
         words.clone_into(&mut unread.words);
         unread
     }
@@ -216,7 +206,7 @@ impl Owner {
         now: Millis,
     ) -> impl Iterator<Item = (PartitionId, Epoch, Trouble)> + '_ {
         let unread = self.telling.again.unread.iter();
-        unread.filter_map(move |(execution_id, unread)| {
+        unread.filter_map(move |((execution_id, _), unread)| {
             let partition = unread.whom.0;
             let place = self.places.get(&partition)?;
             let words = format!(
@@ -253,7 +243,7 @@ impl Owner {
             if held == Some(grantee.attempt) {
                 again.reading.insert(execution_id, (id, grantee));
             } else {
-                again.unread.remove(&execution_id);
+                again.unread.remove(&key_of(&grantee));
                 let told = again.settle(&(id, grantee), None);
                 self.tell_untold(told);
             }
@@ -279,7 +269,7 @@ impl Owner {
         for body in bodies {
             if let Some(whom) = reading.remove(&body.id) {
                 let again = &mut self.telling.again;
-                again.unread.remove(&body.id);
+                again.unread.remove(&key_of(&whom.1));
                 let told = again.settle(&whom, Some(body));
                 self.tell_untold(told);
             }
@@ -292,7 +282,7 @@ impl Owner {
         // The others have ended, or the comparison finds out what became of them.
         let mut told = Vec::new();
         for whom in gone {
-            again.unread.remove(&whom.1.execution_id);
+            again.unread.remove(&key_of(&whom.1));
             told.extend(again.settle(&whom, None));
         }
         self.tell_untold(told);
@@ -300,7 +290,15 @@ impl Owner {
 
     fn tell_untold(&mut self, told: Vec<(PartitionId, Dispatch)>) {
         for (id, dispatch) in told {
+            let (worker, key) = (dispatch.grantee.worker, key_of(&dispatch.grantee));
             self.line_up(id, dispatch);
+            // Its worker was asked to end it before it knew of it, and has not heard that.
+            if self
+                .partition(id)
+                .is_some_and(|it| it.is_asked_to_end(worker, key))
+            {
+                self.links.cancel(id, worker, key);
+            }
         }
     }
 
@@ -320,4 +318,8 @@ impl Owner {
             again.at = now + self.chance.between(500, 1_000);
         }
     }
+}
+
+fn key_of(grantee: &Grantee) -> Key {
+    (grantee.execution_id, grantee.attempt)
 }

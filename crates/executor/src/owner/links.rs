@@ -5,12 +5,13 @@
 //! gap, as silence, or with the end of the life. One sync, of what the partition has committed, repairs all
 //! of it (ADR 49), so nothing is ever told twice.
 
+mod books;
 mod sections;
 mod untold;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use attune_core::{ActionId, Bug, ExecutionId, PartitionId, Refusal, WorkerId};
+use attune_core::{ActionId, Bug, Epoch, ExecutionId, PartitionId, Refusal, WorkerId};
 use attune_dispatch::{Key, Section, Stream};
 
 use super::backoff::Backoff;
@@ -102,8 +103,8 @@ impl Link {
 #[derive(Debug)]
 struct OnTheWay {
     worker: WorkerId,
-    /// The grants of each section, and their partition.
-    sections: Vec<(PartitionId, Vec<Key>)>,
+    /// The grants of each section, their partition, and its epoch.
+    sections: Vec<(PartitionId, Epoch, Vec<Key>)>,
     bytes: usize,
 }
 
@@ -199,18 +200,22 @@ impl Links {
         }
     }
 
-    /// Lives that are over are told nothing more.
-    pub(super) fn retain(&mut self, lives: impl Fn(WorkerId) -> bool) {
-        let bytes = &mut self.bytes;
+    /// Lives that are over are told nothing more; how many grants of each partition are not told so.
+    #[must_use]
+    pub(super) fn retain(&mut self, lives: impl Fn(WorkerId) -> bool) -> Vec<(PartitionId, usize)> {
+        let (bytes, mut untold) = (&mut self.bytes, Vec::new());
         self.links.retain(|worker, link| {
             let keep = lives(*worker) || link.on_the_way.is_some();
             if !keep {
                 let grants = link.parts.values().flat_map(|part| &part.grants);
                 *bytes -= grants.map(size).sum::<usize>();
+                let parts = link.parts.iter();
+                untold.extend(parts.map(|(id, part)| (*id, part.grants.len())));
             }
             keep
         });
         self.streams.retain(|(_, worker), _| lives(*worker));
+        untold
     }
 
     /// A round is over: what is in memory is what is stored.
@@ -331,7 +336,7 @@ impl Owner {
         let keys = |section: &Section<Dispatch>| {
             let grants = section.grants.iter();
             let keys = grants.map(|grant| (grant.grantee.execution_id, grant.grantee.attempt));
-            (section.partition, keys.collect())
+            (section.partition, section.epoch, keys.collect())
         };
         let sent = OnTheWay {
             worker,
@@ -413,12 +418,19 @@ impl Owner {
         };
         self.links.bytes -= sent.bytes;
         if matches!(published, Published::Confirmed) && !self.links.alone.is_empty() {
-            for (execution_id, _) in sent.sections.iter().flat_map(|(_, grants)| grants) {
+            for (execution_id, _) in sent.sections.iter().flat_map(|(.., grants)| grants) {
                 self.links.alone.remove(execution_id);
             }
         }
-        for (partition, grants) in &sent.sections {
-            self.told(*partition, grants.len());
+        for (partition, epoch, grants) in &sent.sections {
+            // It may have been lost and taken again meanwhile: then what is untold of it are other grants.
+            if self
+                .places
+                .get(partition)
+                .is_some_and(|place| place.epoch == *epoch)
+            {
+                self.told(*partition, grants.len());
+            }
         }
         let worker = sent.worker;
         if let Some(link) = self.links.links.get_mut(&worker) {
@@ -432,7 +444,7 @@ impl Owner {
                 self.roster.lock().note_reach(worker, true);
             }
             Published::Unknown => {
-                for (partition, _) in &sent.sections {
+                for (partition, ..) in &sent.sections {
                     self.has_lost(*partition, worker);
                 }
                 if let Some(link) = self.links.links.get_mut(&worker) {
@@ -441,7 +453,7 @@ impl Owner {
             }
             Published::Refused(refused) => {
                 for (place, refusal) in refused {
-                    if let Some((partition, grants)) = sent.sections.get(place) {
+                    if let Some((partition, _, grants)) = sent.sections.get(place) {
                         self.refused_by_bus(now, worker, *partition, grants, &refusal);
                     }
                 }

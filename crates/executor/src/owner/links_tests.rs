@@ -84,6 +84,10 @@ impl World {
         let mut world = Self::new().free();
         world.owner.options.cluster.lane_length = 256;
         world.action.spec.policy.concurrency.limit = limit;
+        if limit.is_some() {
+            // The rows that this store shows to a comparison are those of slots alone.
+            world.owner.options.reconcile.interval = 60_000;
+        }
         let mut names = (0..).map(|n| format!("t.a{n}"));
         let name = names.find(|name| PartitionId::of(name, PARTITIONS) == HERE);
         world.action.spec.action_ref = name.unwrap().parse().unwrap();

@@ -490,7 +490,12 @@ impl Owner {
     }
 
     /// What follows a commit.
-    pub(super) fn tell(&mut self, now: Millis, round: Round, bodies: Vec<crate::stored::Body>) {
+    pub(super) fn tell(&mut self, now: Millis, mut round: Round, bodies: Vec<crate::stored::Body>) {
+        let of_round: Vec<PartitionId> = round.tells.keys().copied().collect();
+        let is_late = |id: &PartitionId| !self.is_current(&round, *id);
+        for id in of_round.into_iter().filter(is_late).collect::<Vec<_>>() {
+            round.tell_no_workers(id);
+        }
         // The answer came within this millisecond.
         let stored_at = self.clock.at(now) + 1;
         for id in round.tells.keys() {

@@ -128,3 +128,77 @@ fn what_was_taken_back_is_not_told_by_an_owner_that_lets_its_partition_go() {
     let told: Vec<Key> = told.iter().flat_map(Sent::keys).collect();
     assert_eq!(told, []);
 }
+
+impl World {
+    /// What was granted comes back and is granted anew under the next attempt; its parameters are not read.
+    fn granted_anew(&mut self, worker: WorkerId, keys: &[Key]) -> Vec<Key> {
+        self.report(Reported {
+            returned: keys.iter().map(|key| (*key, Arc::from("full"))).collect(),
+            ..nothing_of(worker)
+        });
+        // Who has given something back rests for a while.
+        self.pass(150, true);
+        let next = keys.iter().map(|(id, attempt)| (*id, attempt.next()));
+        let next: Vec<Key> = next.collect();
+        let here = self.owner.partition(PartitionId(0)).unwrap();
+        assert_eq!(here.granted_to(worker), next);
+        next
+    }
+}
+
+/// Nobody stands ahead of whoever is not told, whoever else is.
+#[test]
+fn an_owner_that_lets_its_partition_go_tells_nobody_behind_parameters_that_are_not_read() {
+    let (mut world, worker, first) = World::with_lane();
+    world.refuses = Some(|call| matches!(call, Call::LoadBodies(_)));
+    // The first message stays on its way: the owner waits for it.
+    let keys: Vec<Key> = first.keys().collect();
+    world.granted_anew(worker, &keys);
+    world.ask(1);
+    world.pass(500, true);
+    assert!(world.sent.is_empty());
+    world.give(VecDeque::from([Input::Leave]));
+    world.pass(1_900, true);
+    world.publish(first.id, Published::Confirmed);
+    let told = world.arrive();
+    let told: Vec<Key> = told.iter().flat_map(Sent::keys).collect();
+    assert_eq!(told, []);
+}
+
+/// It is granted anew while its last grant, which came back, is still asked for.
+#[test]
+fn whose_parameters_could_not_be_read_is_told_under_each_of_its_attempts() {
+    let (mut world, worker, first) = World::with_lane();
+    let keys: Vec<Key> = first.keys().collect();
+    world.publish(first.id, Published::Confirmed);
+    world.refuses = Some(|call| matches!(call, Call::LoadBodies(_)));
+    let second = world.granted_anew(worker, &keys);
+    world.pass(500, true);
+    let third = world.granted_anew(worker, &second);
+    world.refuses = None;
+    world.pass(3_000, true);
+    let mut told: Vec<Key> = Vec::new();
+    for _ in 0..3 {
+        told.extend(world.arrive().iter().flat_map(Sent::keys));
+    }
+    assert_eq!(told, third);
+}
+
+/// Its worker hears the first time before it knows of it.
+#[test]
+fn who_is_cancelled_before_it_is_told_is_told_with_that() {
+    let (mut world, worker, first) = World::with_lane();
+    let keys: Vec<Key> = first.keys().collect();
+    world.publish(first.id, Published::Confirmed);
+    world.holds_back = Some(|call| matches!(call, Call::LoadBodies(_)));
+    let next = world.granted_anew(worker, &keys);
+    world.deliver(3, 0, Work::Cancels(vec![(RequestId::fresh(), next[1].0)]));
+    world.pass(200, true);
+    world.confirm();
+    world.holds_back = None;
+    let told = world.arrive();
+    let sections = told.iter().flat_map(|sent| &sent.sections);
+    let with = sections.filter(|section| section.cancel.contains(&next[1]));
+    let told: Vec<Key> = told.iter().flat_map(Sent::keys).collect();
+    assert_eq!((told, with.count()), (next, 1));
+}

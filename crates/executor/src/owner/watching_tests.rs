@@ -264,6 +264,7 @@ impl World {
                     _ => {}
                 }
             }
+            assert_eq!(self.owner.miscounted(), None);
         }
         has_done
     }

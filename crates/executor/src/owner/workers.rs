@@ -225,7 +225,9 @@ impl Owner {
             }
         }
         let roster = self.roster.clone();
-        self.links
-            .retain(|worker| roster.lock().knows(worker) || roster.lock().held(worker) > 0);
+        let lives = |worker| roster.lock().knows(worker) || roster.lock().held(worker) > 0;
+        for (id, untold) in self.links.retain(lives) {
+            self.told(id, untold);
+        }
     }
 }

@@ -197,6 +197,12 @@ impl Partition {
         self.held_by(worker, grant).map(|(action, _)| action.id)
     }
 
+    /// Whether a life holds this grant and is to end it.
+    pub(crate) fn is_asked_to_end(&self, worker: WorkerId, grant: Key) -> bool {
+        self.held_by(worker, grant)
+            .is_some_and(|(_, holder)| holder.cancel_requested)
+    }
+
     /// So many events of each life will say in this round that something has come back.
     pub(crate) fn expects(&mut self, returns: BTreeMap<WorkerId, usize>) {
         self.expected = returns;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use attune_core::{ActionId, Bug, PartitionId, WorkerId};
 use attune_dispatch::Key;
 
-use super::super::{Owner, Stage};
+use super::super::Owner;
 use super::Part;
 use crate::partition::{Event, Grantee};
 
@@ -19,8 +19,9 @@ use crate::partition::{Event, Grantee};
 const WHY: &str = "one before it came back";
 
 impl Owner {
-    /// Forgets what was taken back before it was told: for the last time, since nobody knows later what of a
-    /// partition is granted.
+    /// Forgets what was taken back before it was told, for the last time, since nobody knows later what of a
+    /// partition is granted; and all whose parameters are not read, with those behind them. The next owner's sync
+    /// names them.
     pub(in crate::owner) fn drop_what_was_taken_back(&mut self, id: PartitionId) {
         let links = self.links.links.iter_mut();
         let parts = links.filter_map(|(worker, link)| Some((*worker, link.parts.remove(&id)?)));
@@ -32,14 +33,7 @@ impl Owner {
                 link.parts.insert(id, part);
             }
         }
-        let place = self.places.get(&id);
-        if let Some(Stage::Serving(partition)) = place.map(|place| &place.stage) {
-            let again = &mut self.telling.again;
-            again.retain(id, |grantee| {
-                let key = (grantee.execution_id, grantee.attempt);
-                partition.is_granted_to(grantee.worker, key)
-            });
-        }
+        self.telling.again.forget(id);
     }
 
     /// Adds to what comes back everybody of the same actions who was granted ahead of a slot to the same life and
@@ -88,8 +82,10 @@ impl Owner {
         let Some(partition) = self.partition(id).filter(|_| !Bug::ToldBehind.is_planted()) else {
             return Vec::new();
         };
+        let back: BTreeSet<Key> = back.collect();
         let actions: BTreeSet<ActionId> = back
-            .filter_map(|key| partition.action_of(worker, key))
+            .iter()
+            .filter_map(|key| partition.action_of(worker, *key))
             .collect();
         if actions.is_empty() {
             return Vec::new();
@@ -106,8 +102,7 @@ impl Owner {
                 && actions.contains(&grantee.action.id)
         };
         let behind = unsent.chain(unread).filter(is_behind);
-        behind
-            .map(|grantee| (grantee.execution_id, grantee.attempt))
-            .collect()
+        let behind = behind.map(|grantee| (grantee.execution_id, grantee.attempt));
+        behind.filter(|key| !back.contains(key)).collect()
     }
 }
