@@ -60,7 +60,19 @@ impl Life {
     /// too: a process, or a whole machine, that was stopped for a while must not run what it was granted before, however
     /// late the timer is that would have told it.
     pub(crate) fn is_over(&self) -> bool {
+        // The clock first: whoever finds it over here has the renewal find the same.
         self.over.is_cancelled() || BootInstant::now() >= *self.trusted()
+    }
+
+    /// Trusts its lease until then, unless it is over by now; whether it is trusted. In one step: whoever has
+    /// seen that it is over has dropped what it held, and it must not go on.
+    fn trust(&self, until: BootInstant) -> bool {
+        let mut trusted = self.trusted();
+        let is_alive = BootInstant::now() < *trusted;
+        if is_alive {
+            *trusted = until;
+        }
+        is_alive
     }
 
     /// Until when the store is sure to count the worker as alive.
@@ -303,19 +315,17 @@ impl Keeper {
             };
             match renewed {
                 Ok(()) => {
-                    let ended = trusted_until;
                     trusted_until = self.leases.trusted_until(sent);
                     self.leases.guard.trust(self.worker, trusted_until);
-                    // Told too late, the guard has killed what runs, whatever the store says.
-                    if BootInstant::now() >= ended {
-                        return self.lost("its renewal came too late");
-                    }
                     due = sent + ttl / RENEWALS;
                     let Some(life) = self.life.upgrade() else {
                         // Nothing runs under it.
                         return self.leases.guard.lost(self.worker);
                     };
-                    *life.trusted() = trusted_until;
+                    // Told too late, the guard has killed what runs, whatever the store says.
+                    if !life.trust(trusted_until) {
+                        return self.lost("its renewal came too late");
+                    }
                     if self.draining != draining {
                         self.draining = draining;
                         (self.leases.announce)(self.worker);
