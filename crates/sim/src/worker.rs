@@ -491,7 +491,7 @@ impl World {
         let Some(id) = self.workers[w].living(self.now) else {
             return;
         };
-        self.workers[w].entries.give_back_late(self.now);
+        self.workers[w].entries.give_back_late(self.now, 0);
         let reports = self.workers[w].entries.reports(self.now);
         for report in reports {
             let to = self.owner_of(report.owner);

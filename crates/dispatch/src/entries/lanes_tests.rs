@@ -175,8 +175,8 @@ fn a_worker_without_slots_gives_back_what_has_one_and_all_behind_it() {
     life.entries.end(key(1));
     assert_eq!(life.begun(), [key(9)]);
     // What was handed on waits from now on.
-    life.entries.give_back_late(5_000);
+    life.entries.give_back_late(5_000, 0);
     assert!(life.returned(5_000).is_empty());
-    life.entries.give_back_late(5_100);
+    life.entries.give_back_late(5_100, 0);
     assert_eq!(life.returned(5_100), [key(2), key(3)]);
 }

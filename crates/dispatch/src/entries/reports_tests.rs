@@ -241,21 +241,33 @@ fn what_waits_for_long_at_a_full_worker_goes_back_with_its_action() {
     let mut entries = with(told(0, &[1, 2]));
     entries.begin_next(0).unwrap();
     assert!(entries.take(10, told(1, &[3])).taken);
-    entries.give_back_late(1_000);
+    entries.give_back_late(1_000, 0);
     assert_eq!(entries.waiting(), 2, "a slot is free");
     entries.begin_next(1_000).unwrap();
     assert!(entries.take(1_000, told(2, &[4])).taken);
     let mut other = section(1, 1, 0, two());
     other.grants = vec![job(1, 5)];
     assert!(entries.take(1_000, other).taken);
-    entries.give_back_late(1_001);
+    entries.give_back_late(1_001, 0);
     assert_eq!(returned(&entries.reports(1_001)), [key(0, 3), key(0, 4)]);
     assert_eq!(entries.waiting(), 1, "it is of another action");
-    entries.give_back_late(1_099);
+    entries.give_back_late(1_099, 0);
     assert_eq!(entries.waiting(), 1);
-    entries.give_back_late(1_100);
+    entries.give_back_late(1_100, 0);
     assert_eq!(entries.waiting(), 0);
     assert_eq!(entries.running(), 2);
+}
+
+/// A slot was taken back by force, and its program does not end.
+#[test]
+fn what_waits_for_long_behind_a_run_that_is_held_no_more_goes_back() {
+    let mut entries = with(told(0, &[1]));
+    entries.begin_next(0).unwrap();
+    assert!(entries.take(10, told(1, &[2])).taken);
+    entries.give_back_late(200, 0);
+    assert_eq!(entries.waiting(), 1, "a slot is free");
+    entries.give_back_late(300, 1);
+    assert_eq!(returned(&entries.reports(300)), [key(0, 2)]);
 }
 
 #[test]

@@ -20,9 +20,10 @@ impl<G: Granted> Entries<G> {
     }
 
     /// Gives back what has waited for long because all slots are taken, with everything of the same actions
-    /// that waits: one from the middle would be overtaken.
-    pub fn give_back_late(&mut self, now: Millis) {
-        if self.order.is_empty() || self.running < self.slots {
+    /// that waits: one from the middle would be overtaken. `left` slots are taken by runs of which nothing is held
+    /// any more, and which have not ended.
+    pub fn give_back_late(&mut self, now: Millis, left: usize) {
+        if self.order.is_empty() || self.running + left < self.slots {
             return;
         }
         let mut late = BTreeSet::new();

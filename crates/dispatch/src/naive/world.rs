@@ -331,7 +331,7 @@ impl World {
     fn give_back_late(&mut self) {
         // What has waited for long is known to the entries alone: the model follows them.
         let before = self.entries.waiting();
-        self.entries.give_back_late(self.now);
+        self.entries.give_back_late(self.now, 0);
         let waiting: BTreeSet<Key> = self.entries.waiting_keys();
         assert!(before == waiting.len() || self.entries.running() == SLOTS);
         let all = self.naive.all(Fate::Waiting);

@@ -40,7 +40,9 @@ impl Service {
         self.pending.tick_at = None;
         self.pending.has_ticked = true;
         let now = self.now();
-        self.entries.give_back_late(now);
+        // Slots taken back by force, and those of a life before, are free when their runs have ended.
+        let left = self.runs.len().saturating_sub(self.entries.running());
+        self.entries.give_back_late(now, left);
     }
 
     /// Reports what is to be reported, and says when to look again.
