@@ -228,7 +228,7 @@ impl Partition {
                 let is_meant_by = |earlier: &&Part| {
                     action().is_some_and(|action| earlier.is_before(id, &action.spec.action_ref))
                 };
-                if expects_from(&part.operation, id, standing) || earlier.iter().any(is_meant_by) {
+                if is_awaited(&part.operation, id, standing) || earlier.iter().any(is_meant_by) {
                     (page.to, page.is_last) = (before(id), false);
                     break;
                 }
@@ -332,7 +332,7 @@ impl Partition {
                     continue;
                 }
             }
-            if standing.is_some_and(|standing| expects_from(&operation, *id, standing)) {
+            if standing.is_some_and(|standing| is_awaited(&operation, *id, standing)) {
                 // Nobody who is meant is granted ahead while the operation is open, and the page was made of who
                 // was not. Should it be so all the same, a program that runs is not to be ended.
                 (to, is_last) = (before(*id), false);
@@ -469,7 +469,7 @@ fn calls_back(kind: OperationKind) -> bool {
 }
 
 /// Whether an operation cannot be done to an execution before its worker has said whether it has begun.
-fn expects_from(operation: &Operation, id: ExecutionId, standing: Standing) -> bool {
+fn is_awaited(operation: &Operation, id: ExecutionId, standing: Standing) -> bool {
     let Standing::Holds(holder) = standing else {
         return false;
     };
