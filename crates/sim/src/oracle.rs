@@ -17,7 +17,6 @@ use crate::said::Said;
 use crate::shadow::Shadow;
 use crate::store::{Odd, Store};
 use crate::world::WALL;
-use ahead::Behind;
 
 /// By how much the time of an owner may be wrong: by as long as its first look at the store's
 /// clock took, which may have stood still with it.
@@ -157,8 +156,8 @@ pub(crate) struct Oracle {
     granted: BTreeMap<Key, Option<u32>>,
     /// To which life of a worker each attempt was granted.
     granted_to: BTreeMap<Key, WorkerId>,
-    /// Behind whom others were granted ahead.
-    behind: Behind,
+    /// Behind whom executions stand that were granted ahead, of those that had not begun then.
+    behind: BTreeMap<Key, Vec<Key>>,
     /// Attempts whose slots an operator asks back.
     asked_back: BTreeSet<Key>,
     /// Those of them that lost it: what still runs of them counts no more.

@@ -106,7 +106,7 @@ impl Again {
         let Some(line) = self.lines.get_mut(&action_id) else {
             return Vec::new();
         };
-        let is_it = |untold: &Untold| key_of(&untold.whom.1) == key_of(grantee);
+        let is_it = |untold: &Untold| untold.whom.1.key() == grantee.key();
         let mut told = Vec::new();
         if let Some(at) = line.iter().position(is_it) {
             let waits_its_turn = grantee.slots.is_some() && body.is_some();
@@ -128,7 +128,7 @@ impl Again {
     /// Everything that was granted and not told yet.
     pub(super) fn all(&self) -> impl Iterator<Item = Key> + '_ {
         let untold = self.lines.values().flatten();
-        untold.map(|it| key_of(&it.whom.1))
+        untold.map(|it| it.whom.1.key())
     }
 
     /// Those of an action that were granted and not told yet, in the order of their grants.
@@ -187,7 +187,7 @@ impl Again {
 
     /// One body cannot be read.
     fn set_aside(&mut self, whom: Whom, now: Millis, words: &str) -> &mut Unread {
-        let unread = self.unread.entry(key_of(&whom.1));
+        let unread = self.unread.entry(whom.1.key());
         let unread = unread.or_insert_with(|| Unread {
             whom: whom.clone(),
             since: now,
@@ -243,7 +243,7 @@ impl Owner {
             if held == Some(grantee.attempt) {
                 again.reading.insert(execution_id, (id, grantee));
             } else {
-                again.unread.remove(&key_of(&grantee));
+                again.unread.remove(&grantee.key());
                 let told = again.settle(&(id, grantee), None);
                 self.tell_untold(told);
             }
@@ -269,7 +269,7 @@ impl Owner {
         for body in bodies {
             if let Some(whom) = reading.remove(&body.id) {
                 let again = &mut self.telling.again;
-                again.unread.remove(&key_of(&whom.1));
+                again.unread.remove(&whom.1.key());
                 let told = again.settle(&whom, Some(body));
                 self.tell_untold(told);
             }
@@ -282,7 +282,7 @@ impl Owner {
         // The others have ended, or the comparison finds out what became of them.
         let mut told = Vec::new();
         for whom in gone {
-            again.unread.remove(&key_of(&whom.1));
+            again.unread.remove(&whom.1.key());
             told.extend(again.settle(&whom, None));
         }
         self.tell_untold(told);
@@ -290,7 +290,7 @@ impl Owner {
 
     fn tell_untold(&mut self, told: Vec<(PartitionId, Dispatch)>) {
         for (id, dispatch) in told {
-            let (worker, key) = (dispatch.grantee.worker, key_of(&dispatch.grantee));
+            let (worker, key) = (dispatch.grantee.worker, dispatch.grantee.key());
             self.line_up(id, dispatch);
             // Its worker was asked to end it before it knew of it, and has not heard that.
             if self
@@ -318,8 +318,4 @@ impl Owner {
             again.at = now + self.chance.between(500, 1_000);
         }
     }
-}
-
-fn key_of(grantee: &Grantee) -> Key {
-    (grantee.execution_id, grantee.attempt)
 }

@@ -60,15 +60,14 @@ impl Owner {
         if self.rounds.touches(id) {
             return;
         }
+        if self.partition(id).is_some() {
+            self.drop_what_was_taken_back(id);
+        }
         let Some(place) = self.places.get_mut(&id) else {
             return self.free(id);
         };
         match &mut place.stage {
             Stage::Loading(_) | Stage::Serving(_) => {
-                self.drop_what_was_taken_back(id);
-                let Some(place) = self.places.get_mut(&id) else {
-                    return;
-                };
                 let stage = Stage::Leaving {
                     until: now + TELLING,
                     unsubscribing: false,

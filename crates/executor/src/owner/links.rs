@@ -335,7 +335,7 @@ impl Owner {
         };
         let keys = |section: &Section<Dispatch>| {
             let grants = section.grants.iter();
-            let keys = grants.map(|grant| (grant.grantee.execution_id, grant.grantee.attempt));
+            let keys = grants.map(|grant| grant.grantee.key());
             (section.partition, section.epoch, keys.collect())
         };
         let sent = OnTheWay {
@@ -542,5 +542,5 @@ impl Owner {
 }
 
 fn key_of(dispatch: &Dispatch) -> Key {
-    (dispatch.grantee.execution_id, dispatch.grantee.attempt)
+    dispatch.grantee.key()
 }

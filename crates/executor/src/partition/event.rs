@@ -340,6 +340,13 @@ pub struct Grantee {
     pub slots: Option<u32>,
 }
 
+impl Grantee {
+    /// What names its grant.
+    pub(crate) fn key(&self) -> attune_dispatch::Key {
+        (self.execution_id, self.attempt)
+    }
+}
+
 /// A submission that nothing can be done with, and why.
 #[derive(Debug, Clone)]
 pub struct Letter {

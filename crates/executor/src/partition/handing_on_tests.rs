@@ -281,6 +281,15 @@ fn another_limit_calls_them_back() {
     }
 }
 
+/// The worker is lost with all that these were granted; another one comes in its place.
+fn lose_worker(world: &mut World, ids: &[ExecutionId]) -> WorkerId {
+    let lost: Vec<_> = ids.iter().map(|id| world.slot(*id, true)).collect();
+    let other = WorkerId::fresh();
+    world.roster.lock().set([life(other, 9)]);
+    world.reconcile(lost);
+    other
+}
+
 fn tried_at_most(most: u32) -> Event {
     let mut action = action(Some(1));
     action.spec.max_attempts = Some(most);
@@ -291,10 +300,7 @@ fn tried_at_most(most: u32) -> Event {
 fn who_was_lost_ahead_waits_again_and_nobody_is_granted_ahead_until_one_has_ended() {
     let (mut world, ids) = world(1, 20);
     world.round(vec![tried_at_most(3)]);
-    let lost: Vec<_> = ids[..9].iter().map(|id| world.slot(*id, true)).collect();
-    let other = WorkerId::fresh();
-    world.roster.lock().set([life(other, 9)]);
-    world.reconcile(lost);
+    let other = lose_worker(&mut world, &ids[..9]);
     assert_eq!(
         world.holders(),
         [ids[0]],
@@ -319,10 +325,7 @@ fn nobody_stands_ahead_with_the_last_try() {
     let (mut world, ids) = world(1, 20);
     world.round(vec![tried_at_most(2)]);
     assert_eq!(world.stored.recalled, [], "they have another try");
-    let lost: Vec<_> = ids[..9].iter().map(|id| world.slot(*id, true)).collect();
-    let other = WorkerId::fresh();
-    world.roster.lock().set([life(other, 9)]);
-    world.reconcile(lost);
+    let other = lose_worker(&mut world, &ids[..9]);
     for id in &ids[..8] {
         assert_eq!((world.holders(), world.ahead()), (vec![*id], vec![]));
         world.round(vec![Event::Completed(Completion {
@@ -362,10 +365,7 @@ fn who_may_stand_ahead_no_longer_is_called_back() {
 fn who_stands_ahead_with_what_has_become_the_last_try_is_called_back() {
     let (mut world, ids) = world(1, 20);
     world.round(vec![tried_at_most(3)]);
-    let lost: Vec<_> = ids[..9].iter().map(|id| world.slot(*id, true)).collect();
-    let other = WorkerId::fresh();
-    world.roster.lock().set([life(other, 9)]);
-    world.reconcile(lost);
+    let other = lose_worker(&mut world, &ids[..9]);
     world.round(vec![Event::Completed(Completion {
         worker: other,
         ..completion(ids[0], 2)

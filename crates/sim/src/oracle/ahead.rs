@@ -1,7 +1,5 @@
 //! Who is granted ahead of its slot begins behind those who were granted before it.
 
-use std::collections::BTreeMap;
-
 use attune_core::{Attempt, Promise};
 
 use super::{Key, Oracle};
@@ -9,25 +7,19 @@ use crate::plan::Time;
 use crate::shadow::Shadow;
 use crate::store::Store;
 
-/// Behind whom executions stand that were granted ahead, of those that had not begun then.
-#[derive(Debug, Default)]
-pub(super) struct Behind {
-    of: BTreeMap<Key, Vec<Key>>,
-}
-
 impl Oracle {
     /// What was granted is stored: who of them was granted ahead stands behind those who had not begun.
     pub(super) fn note_behind(&mut self, shadow: &Shadow, key: Key) {
         if let Some(before) = shadow.behind.get(&key) {
             let before = before.iter().copied();
             let before = before.filter(|other| !self.started.contains(other));
-            self.behind.of.insert(key, before.collect());
+            self.behind.insert(key, before.collect());
         }
     }
 
     /// Somebody begins: whom it stands behind has begun, or ended, or never will begin under that grant by an order.
     pub(super) fn judge_behind(&mut self, now: Time, store: &Store, key: Key) {
-        let before = self.behind.of.remove(&key).unwrap_or_default();
+        let before = self.behind.remove(&key).unwrap_or_default();
         let passed = before.into_iter().find(|other| {
             let row = store.active.get(&other.0);
             let is_wanted =

@@ -102,7 +102,7 @@ impl Owner {
                 && actions.contains(&grantee.action.id)
         };
         let behind = unsent.chain(unread).filter(is_behind);
-        let behind = behind.map(|grantee| (grantee.execution_id, grantee.attempt));
+        let behind = behind.map(Grantee::key);
         behind.filter(|key| !back.contains(key)).collect()
     }
 }
