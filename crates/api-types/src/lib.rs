@@ -40,4 +40,4 @@ pub use policies::{
     PolicyResult, PolicyShown, PolicyVersions, PolicyView,
 };
 pub use queues::{HealthState, QueueHealth, QueueList, QueueView};
-pub use worker::{ExchangeRequest, Exchanged, Lease, LeaseRequest, RetireRequest};
+pub use worker::{ExchangeRequest, Exchanged, GrantName, Lease, LeaseRequest, RetireRequest};

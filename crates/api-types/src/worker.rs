@@ -1,6 +1,6 @@
 //! Leases of workers that do not speak to the store themselves.
 
-use attune_core::{WorkerId, or_null};
+use attune_core::{Attempt, ExecutionId, WorkerId, or_null};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
@@ -100,10 +100,26 @@ pub struct Exchanged {
 }
 
 /// A worker that has nothing left to run gives its lease up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RetireRequest {
     /// The worker.
     #[schema(value_type = Uuid)]
     pub worker: WorkerId,
+    /// Which of its grants have begun, of those that nobody has settled: the others cost no try. Without it all of
+    /// them count as begun.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub begun: Option<Vec<GrantName>>,
+}
+
+/// Names a grant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GrantName {
+    /// Which execution.
+    #[schema(value_type = i64)]
+    pub execution_id: ExecutionId,
+    /// Which attempt of it.
+    #[schema(value_type = i32)]
+    pub attempt: Attempt,
 }

@@ -494,6 +494,13 @@ impl<G: Granted> Entries<G> {
         self.entries.contains_key(key)
     }
 
+    /// What has begun and is not settled.
+    pub fn begun(&self) -> impl Iterator<Item = Key> {
+        let began = |entry: &Entry<G>| matches!(entry.state, State::Running { .. } | State::Ended);
+        let begun = self.entries.iter().filter(move |(_, entry)| began(entry));
+        begun.map(|(key, _)| *key)
+    }
+
     /// Whether the end of this one is not settled.
     pub fn is_unsettled(&self, key: &Key) -> bool {
         let entry = self.entries.get(key);

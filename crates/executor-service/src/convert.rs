@@ -15,7 +15,7 @@ use attune_executor::queue::Millis;
 use attune_executor::stored::{
     Audit, Batch, Body, Change, End, KnownRequest, LoadedTo, Meter, MeterPlace, NewExecution,
     ObservedLease, PutBack, StoredExecution, StoredExecutor, StoredLease, StoredMeter, StoredSlot,
-    StoredWords, WorkerEnd, WorkerOver,
+    StoredWords, WorkerEnd,
 };
 use attune_executor::{Broken, Violation};
 use attune_messages::{encode, v1, v2};
@@ -378,11 +378,8 @@ pub(crate) fn worker_end(end: store::WorkerEnd) -> WorkerEnd {
         ttl: span(end.ttl),
         ended: end.ended,
         draining: end.draining,
-        over: end.over.map(|over| WorkerOver {
-            begun: over
-                .begun
-                .map(|begun| Arc::new(begun.into_iter().collect())),
-        }),
+        gone: end.gone,
+        begun: end.begun.map(|begun| Arc::new(begun.into_iter().collect())),
     }
 }
 

@@ -12,7 +12,7 @@ use attune_core::{
 
 mod leases;
 
-pub use leases::{ObservedLease, StoredExecutor, StoredLease, WorkerEnd, WorkerOver};
+pub use leases::{ObservedLease, StoredExecutor, StoredLease, WorkerEnd};
 
 use crate::partition::Letter;
 use crate::queue::Millis;

@@ -156,7 +156,11 @@ impl WorkerStore for Store {
         Ok(true)
     }
 
-    async fn retire_worker(&self, _: WorkerId) -> Result<(), StoreError> {
+    async fn retire_worker(
+        &self,
+        _: WorkerId,
+        _: Option<&[(ExecutionId, Attempt)]>,
+    ) -> Result<(), StoreError> {
         Ok(())
     }
 

@@ -10,7 +10,7 @@ use attune_core::{
 use super::support::{
     SHORT, World, cancel, end, eventually, grant, partitions, raw, revoke, worker_lease,
 };
-use attune_store::{ActiveRow, Batch, SlotRow, Store, WorkerOver};
+use attune_store::{ActiveRow, Batch, SlotRow, Store};
 use chrono::{DateTime, Utc};
 
 /// Every held slot is loaded with who holds it, and nothing that waits is.
@@ -159,7 +159,7 @@ pub async fn a_lost_worker_is_seen(store: Arc<dyn Store>) {
     let gone = world.worker("gone").await;
     let retired = world.insert_running(&action, gone).await;
     assert!(!is_over(&store, retired).await);
-    store.retire_worker(gone).await.unwrap();
+    store.retire_worker(gone, None).await.unwrap();
     assert!(is_over(&store, retired).await);
 
     let lease = worker_lease("late", SHORT);
@@ -305,8 +305,8 @@ pub async fn what_is_decided_has_the_time_of_its_owner(store: Arc<dyn Store>) {
     assert_eq!(ended.created, accepted);
 }
 
-/// Whoever sees the end of a worker's process says what had begun there. What is not granted to the
-/// worker any more is not kept, and what was said first stands.
+/// Whoever sees the end of a worker's process, and a worker that ends its lease, says what had begun there. What is
+/// not granted to the worker any more is not kept, and what was said first stands.
 pub async fn what_a_worker_had_begun_is_known(store: Arc<dyn Store>) {
     let world = World::new(Arc::clone(&store)).await;
     let action = world.action(0, "a").await;
@@ -318,9 +318,9 @@ pub async fn what_a_worker_had_begun_is_known(store: Arc<dyn Store>) {
     let over = async |worker| {
         let ends = store.worker_ends().await.unwrap();
         let end = ends.into_iter().find(|end| end.worker == worker).unwrap();
-        (end.ended, end.over)
+        (end.ended, end.gone, end.begun)
     };
-    assert_eq!(over(gone).await, (false, None));
+    assert_eq!(over(gone).await, (false, false, None));
     let said = [
         begun,
         (begun.0, Attempt(2)),
@@ -328,7 +328,7 @@ pub async fn what_a_worker_had_begun_is_known(store: Arc<dyn Store>) {
         (ExecutionId(1 << 50), first),
     ];
     assert!(store.worker_over(gone, Some(&said)).await.unwrap());
-    let known = |begun| (true, Some(WorkerOver { begun }));
+    let known = |begun| (true, true, begun);
     assert_eq!(over(gone).await, known(Some(vec![begun])));
     assert!(is_over(&store, never_begun.0).await && !is_over(&store, elsewhere.0).await);
 
@@ -336,7 +336,22 @@ pub async fn what_a_worker_had_begun_is_known(store: Arc<dyn Store>) {
     assert!(store.worker_over(gone, Some(&[never_begun])).await.unwrap());
     assert_eq!(over(gone).await, known(Some(vec![begun])));
 
-    store.retire_worker(other).await.unwrap();
+    store.retire_worker(gone, Some(&[])).await.unwrap();
+    assert_eq!(over(gone).await, known(Some(vec![begun])));
+    let retired = world.worker("retired").await;
+    let has_begun = (world.insert_running(&action, retired).await, first);
+    world.insert_running(&action, retired).await;
+    let said = [elsewhere, has_begun];
+    store.retire_worker(retired, Some(&said)).await.unwrap();
+    let stands = Some(vec![has_begun]);
+    assert_eq!(over(retired).await, (true, false, stands.clone()));
+    store.retire_worker(retired, None).await.unwrap();
+    assert_eq!(over(retired).await, (true, false, stands.clone()));
+    assert!(store.worker_over(retired, None).await.unwrap());
+    assert_eq!(over(retired).await, known(stands));
+
+    store.retire_worker(other, None).await.unwrap();
+    assert_eq!(over(other).await, (true, false, None));
     assert!(store.worker_over(other, None).await.unwrap());
     assert_eq!(over(other).await, known(None));
     let idle = world.worker("idle").await;

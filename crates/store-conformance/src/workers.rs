@@ -64,7 +64,7 @@ pub async fn a_worker_says_that_it_drains(store: Arc<dyn Store>) {
     };
     store.renew_worker(&draining).await.unwrap();
     drains([true, false]).await;
-    store.retire_worker(goes.worker).await.unwrap();
+    store.retire_worker(goes.worker, None).await.unwrap();
     drains([true, false]).await;
     goes.draining = false;
     refused(&store, &goes).await;
@@ -96,9 +96,9 @@ pub async fn an_expired_worker_comes_back_until_it_is_ended(store: Arc<dyn Store
     let retired = worker_lease("retired", LONG);
     store.renew_worker(&retired).await.unwrap();
     store.renew_worker(&retired).await.unwrap();
-    store.retire_worker(retired.worker).await.unwrap();
+    store.retire_worker(retired.worker, None).await.unwrap();
     refused(&store, &retired).await;
-    store.retire_worker(WorkerId::fresh()).await.unwrap();
+    store.retire_worker(WorkerId::fresh(), None).await.unwrap();
 }
 
 /// Operators see every worker, with how long its lease still holds.
@@ -147,7 +147,7 @@ pub async fn the_ends_of_workers_are_known(store: Arc<dyn Store>) {
         [(late.worker, SHORT, pool), (alive.worker, LONG, "gpu")]
     );
     assert!(ends.iter().all(|end| !end.ended), "{ends:?}");
-    store.retire_worker(alive.worker).await.unwrap();
+    store.retire_worker(alive.worker, None).await.unwrap();
     let ends = store.worker_ends().await.unwrap();
     let retired = ends.iter().find(|end| end.worker == alive.worker);
     assert!(retired.is_some_and(|end| end.ended && end.ttl < LONG));

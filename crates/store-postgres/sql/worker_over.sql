@@ -4,7 +4,7 @@ UPDATE attune.worker_lease w SET
     ended = true, expires_at = least(w.expires_at, clock_timestamp()),
     over_at = coalesce(w.over_at, clock_timestamp()),
     begun = CASE
-        WHEN w.over_at IS NOT NULL THEN w.begun
+        WHEN w.over_at IS NOT NULL OR w.begun IS NOT NULL THEN w.begun
         WHEN $2::bigint[] IS NOT NULL THEN (
             SELECT coalesce(jsonb_agg(jsonb_build_array(e.id, e.attempt)), '[]')
             FROM unnest($2::bigint[], $3::integer[]) AS b (id, attempt)

@@ -7,7 +7,7 @@ use attune_core::{
 };
 use attune_store::{
     ActivePlace, ActiveRow, ExecutionWords, ExecutorRow, Lease, LeaseTrouble, MeterPlace, MeterRow,
-    SlotRow, WorkerEnd, WorkerOver,
+    SlotRow, WorkerEnd,
 };
 use sqlx::postgres::PgRow;
 use sqlx::{FromRow as _, Row as _};
@@ -74,10 +74,7 @@ pub(crate) fn executor_row(
 
 pub(crate) fn worker_end(row: &PgRow) -> Result<WorkerEnd, Failure> {
     let renewed_at = time::time(row, "renewed_at")?;
-    let over = row.try_get::<bool, _>("is_over")?.then(|| {
-        let begun: Option<String> = row.try_get("begun")?;
-        Ok::<_, sqlx::Error>(WorkerOver::from_json(begun.as_deref()))
-    });
+    let begun: Option<String> = row.try_get("begun")?;
     Ok(WorkerEnd {
         worker: WorkerId(row.try_get("worker")?),
         pool: row.try_get("pool")?,
@@ -86,7 +83,8 @@ pub(crate) fn worker_end(row: &PgRow) -> Result<WorkerEnd, Failure> {
         renewals: row.try_get("renewals")?,
         ttl: between(renewed_at, time::time(row, "expires_at")?),
         ended: row.try_get("ended")?,
-        over: over.transpose()?,
+        gone: row.try_get("gone")?,
+        begun: WorkerEnd::begun_from(begun.as_deref()),
     })
 }
 

@@ -3,6 +3,9 @@
 use async_trait::async_trait;
 use attune_core::{Attempt, ExecutionId, WorkerId};
 use attune_store::{StoreError, WorkerLease, WorkerRow, WorkerStore};
+use sqlx::Postgres;
+use sqlx::postgres::PgArguments;
+use sqlx::query::Query;
 use uuid::Uuid;
 
 use crate::commit::number;
@@ -25,6 +28,20 @@ fn worker_row(columns: WorkerColumns) -> WorkerRow {
         remaining: between(now, expires_at),
         seen_ago: renewed_at.map(|Time(at)| between(at, now)),
     }
+}
+
+/// Ends the lease of a worker, and says what has begun there.
+fn ending(
+    sql: &'static str,
+    worker: WorkerId,
+    begun: Option<&[(ExecutionId, Attempt)]>,
+) -> Query<'static, Postgres, PgArguments> {
+    let (ids, attempts) = begun
+        .map(|begun| begun.iter().map(|(id, attempt)| (id.0, attempt.0)).unzip())
+        .map_or((None, None), |(ids, attempts): (Vec<i64>, Vec<i32>)| {
+            (Some(ids), Some(attempts))
+        });
+    sqlx::query(sql).bind(worker.0).bind(ids).bind(attempts)
 }
 
 fn over(worker: WorkerId) -> StoreError {
@@ -56,14 +73,16 @@ impl WorkerStore for PostgresStore {
         Err(over(lease.worker))
     }
 
-    async fn retire_worker(&self, worker: WorkerId) -> Result<(), StoreError> {
+    async fn retire_worker(
+        &self,
+        worker: WorkerId,
+        begun: Option<&[(ExecutionId, Attempt)]>,
+    ) -> Result<(), StoreError> {
+        let query = ending(sql::RETIRE_WORKER, worker, begun);
         let pool = self.db.lease();
         self.db
             .run(Purpose::Lease, async move {
-                sqlx::query(sql::RETIRE_WORKER)
-                    .bind(worker.0)
-                    .execute(&pool)
-                    .await?;
+                query.execute(&pool).await?;
                 Ok(())
             })
             .await
@@ -74,15 +93,7 @@ impl WorkerStore for PostgresStore {
         worker: WorkerId,
         begun: Option<&[(ExecutionId, Attempt)]>,
     ) -> Result<bool, StoreError> {
-        let (ids, attempts) = begun
-            .map(|begun| begun.iter().map(|(id, attempt)| (id.0, attempt.0)).unzip())
-            .map_or((None, None), |(ids, attempts): (Vec<i64>, Vec<i32>)| {
-                (Some(ids), Some(attempts))
-            });
-        let query = sqlx::query(sql::WORKER_OVER)
-            .bind(worker.0)
-            .bind(ids)
-            .bind(attempts);
+        let query = ending(sql::WORKER_OVER, worker, begun);
         let pool = self.db.lease();
         self.db
             .run(Purpose::Lease, async move {

@@ -1,4 +1,10 @@
--- Ends the lease of the worker ?1.
+-- Nothing runs any more on the worker ?1. Of what has begun (?2) only that is kept which is still granted to it.
 UPDATE worker_lease
-   SET ended = 1, expires_at = min(expires_at, strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'))
+   SET ended = 1, expires_at = min(expires_at, strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')),
+       begun = CASE WHEN ?2 IS NOT NULL THEN (
+           SELECT json_group_array(json_array(a.id, a.attempt))
+             FROM json_each(?2) AS b
+             JOIN execution_active AS a ON a.id = b.value ->> 0
+            WHERE a.attempt = b.value ->> 1 AND a.worker = ?1)
+       END
  WHERE worker = ?1 AND NOT ended

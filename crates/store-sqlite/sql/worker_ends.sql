@@ -6,7 +6,7 @@ SELECT worker, pool, slots, draining, renewals, ended,
             ELSE unixepoch(expires_at, 'subsec')
                  - unixepoch(coalesce(renewed_at, started_at), 'subsec')
        END AS ttl,
-       over_at IS NOT NULL AS is_over,
-       CASE WHEN unixepoch(over_at, 'subsec') > unixepoch('now', 'subsec') - 600 THEN begun END AS begun
+       over_at IS NOT NULL AS gone,
+       CASE WHEN unixepoch(expires_at, 'subsec') > unixepoch('now', 'subsec') - 600 THEN begun END AS begun
   FROM worker_lease
  WHERE NOT ended OR unixepoch(expires_at, 'subsec') > unixepoch('now', 'subsec') - 3600

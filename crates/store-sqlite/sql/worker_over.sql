@@ -4,7 +4,7 @@ UPDATE worker_lease
    SET ended = 1, expires_at = min(expires_at, strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')),
        over_at = coalesce(over_at, strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')),
        begun = CASE
-           WHEN over_at IS NOT NULL THEN begun
+           WHEN over_at IS NOT NULL OR begun IS NOT NULL THEN begun
            WHEN ?2 IS NOT NULL THEN (
                SELECT json_group_array(json_array(a.id, a.attempt))
                  FROM json_each(?2) AS b

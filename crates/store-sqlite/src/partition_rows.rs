@@ -6,7 +6,7 @@ use attune_core::{
 };
 use attune_store::{
     ActivePlace, ActiveRow, ExecutionWords, ExecutorRow, KnownRequest, Lease, LeaseTrouble,
-    MeterPlace, MeterRow, SlotRow, WorkerEnd, WorkerOver,
+    MeterPlace, MeterRow, SlotRow, WorkerEnd,
 };
 use sqlx::Row as _;
 use sqlx::sqlite::SqliteRow;
@@ -132,10 +132,7 @@ pub(crate) fn words(row: &SqliteRow) -> Result<ExecutionWords, sqlx::Error> {
 }
 
 pub(crate) fn worker_end(row: &SqliteRow) -> Result<WorkerEnd, sqlx::Error> {
-    let over = row.try_get::<bool, _>("is_over")?.then(|| {
-        let begun: Option<String> = row.try_get("begun")?;
-        Ok::<_, sqlx::Error>(WorkerOver::from_json(begun.as_deref()))
-    });
+    let begun: Option<&str> = row.try_get("begun")?;
     Ok(WorkerEnd {
         worker: WorkerId(uuid(row.try_get("worker")?)?),
         pool: row.try_get("pool")?,
@@ -144,7 +141,8 @@ pub(crate) fn worker_end(row: &SqliteRow) -> Result<WorkerEnd, sqlx::Error> {
         renewals: row.try_get("renewals")?,
         ttl: duration(row.try_get("ttl")?),
         ended: row.try_get("ended")?,
-        over: over.transpose()?,
+        gone: row.try_get("gone")?,
+        begun: WorkerEnd::begun_from(begun),
     })
 }
 

@@ -29,8 +29,14 @@ impl WorkerStore for SqliteStore {
         }
     }
 
-    async fn retire_worker(&self, worker: WorkerId) -> Result<(), StoreError> {
-        let query = sqlx::query(sql::RETIRE_WORKER).bind(worker.to_string());
+    async fn retire_worker(
+        &self,
+        worker: WorkerId,
+        begun: Option<&[(ExecutionId, Attempt)]>,
+    ) -> Result<(), StoreError> {
+        let query = sqlx::query(sql::RETIRE_WORKER)
+            .bind(worker.to_string())
+            .bind(begun.map(|begun| list(begun.iter())));
         self.execute(query).await.map(drop)
     }
 

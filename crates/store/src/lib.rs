@@ -53,7 +53,7 @@ pub use policies::{
     PolicyStore, PolicyVersion, StoredPolicies,
 };
 pub use rows::{
-    ActivePage, ActivePlace, ActiveRow, ActiveSlice, ExecutionWords, SlotRow, WorkerEnd, WorkerOver,
+    ActivePage, ActivePlace, ActiveRow, ActiveSlice, ExecutionWords, SlotRow, WorkerEnd,
 };
 pub use stats::{StatsCursor, StatsPage, StatsRow, StatsStore, StoredStats};
 pub use workers::{WorkerLease, WorkerRow, WorkerStore};

@@ -104,27 +104,20 @@ pub struct WorkerEnd {
     pub ttl: Duration,
     /// Whether somebody has ended it ([`PartitionStore::end_workers`](crate::PartitionStore::end_workers)), or its worker itself.
     pub ended: bool,
-    /// Said when its process is known to be gone.
-    pub over: Option<WorkerOver>,
-}
-
-/// What is known of a worker whose process is gone, with everything that it ran; see
-/// [`WorkerStore::worker_over`](crate::WorkerStore::worker_over).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WorkerOver {
-    /// Which of its grants have begun: of those that were active when that was said. `None` when
+    /// Whether its process is known to be gone, with everything that it ran; see
+    /// [`WorkerStore::worker_over`](crate::WorkerStore::worker_over).
+    pub gone: bool,
+    /// Which of its grants have begun, said with its end: of those that were active then. `None` when
     /// nobody knows, or it was said more than ten minutes ago.
     pub begun: Option<Vec<(ExecutionId, Attempt)>>,
 }
 
-impl WorkerOver {
-    /// From JSON as the adapters store it: pairs of id and attempt, or nothing. What nobody could have
-    /// written counts as nothing: then nobody knows.
+impl WorkerEnd {
+    /// What has begun, from JSON as the adapters store it: pairs of id and attempt, or nothing. What nobody could
+    /// have written counts as nothing: then nobody knows.
     #[must_use]
-    pub fn from_json(begun: Option<&str>) -> Self {
-        Self {
-            begun: begun.and_then(|text| serde_json::from_str(text).ok()),
-        }
+    pub fn begun_from(json: Option<&str>) -> Option<Vec<(ExecutionId, Attempt)>> {
+        json.and_then(|text| serde_json::from_str(text).ok())
     }
 }
 

@@ -53,11 +53,16 @@ pub trait WorkerStore: Send + Sync {
     /// runs, so it must end that and come back under a fresh id.
     async fn renew_worker(&self, lease: &WorkerLease) -> Result<(), StoreError>;
 
-    /// Ends the lease of a worker that has nothing left to run.
+    /// Ends the lease of a worker that has nothing left to run, and says which of its grants have begun, of those
+    /// that nobody has settled: with `None` nobody knows. A lease that was ended before stays as it is.
     ///
     /// # Errors
     /// When the store fails.
-    async fn retire_worker(&self, worker: WorkerId) -> Result<(), StoreError>;
+    async fn retire_worker(
+        &self,
+        worker: WorkerId,
+        begun: Option<&[(ExecutionId, Attempt)]>,
+    ) -> Result<(), StoreError>;
 
     /// Says that the process of a worker is gone, with everything that it ran, and which of its
     /// grants have begun: with `None` nobody knows. Ends its lease. What was said first stands.

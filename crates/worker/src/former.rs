@@ -110,7 +110,7 @@ mod tests {
             Ok(())
         }
 
-        async fn retire_worker(&self, _: WorkerId) -> Result<(), StoreError> {
+        async fn retire_worker(&self, _: WorkerId, _: Option<&[Key]>) -> Result<(), StoreError> {
             Ok(())
         }
 

@@ -4,7 +4,7 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use attune_core::WorkerId;
+use attune_core::{Attempt, ExecutionId, WorkerId};
 use attune_runtime::{Backoff, LogPace, error_chain};
 use attune_store::{StoreError, WorkerLease, WorkerStore};
 use tokio::sync::Notify;
@@ -223,16 +223,17 @@ impl Leases {
         Ok(Registered::Stopped)
     }
 
-    /// Ends the lease in the store; gives up after a few tries, the lease runs out by itself.
-    pub(crate) async fn retire(&self, life: &Life) {
+    /// Ends the lease in the store, with what has begun under it and was not settled; gives up after a few tries,
+    /// the lease runs out by itself.
+    pub(crate) async fn retire(&self, life: &Life, begun: Vec<(ExecutionId, Attempt)>) {
         const TRIES: usize = 3;
         const PATIENCE: Duration = Duration::from_secs(2);
         life.stop_renewing();
-        let worker = life.worker();
+        let (worker, begun) = (life.worker(), Arc::from(begun));
         let mut backoff = Backoff::default();
         for _ in 0..TRIES {
-            let store = Arc::clone(&self.store);
-            let call = tokio::spawn(async move { store.retire_worker(worker).await });
+            let (store, begun) = (Arc::clone(&self.store), Arc::clone(&begun));
+            let call = tokio::spawn(async move { store.retire_worker(worker, Some(&begun)).await });
             match answer(call, Instant::now() + PATIENCE).await {
                 Ok(()) => {
                     tracing::info!(worker.id = %worker, "the worker is retired");

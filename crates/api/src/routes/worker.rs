@@ -86,7 +86,7 @@ pub(super) fn check(asked: &LeaseRequest) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// Ends the lease of a worker that has nothing left to run.
+/// Ends the lease of a worker that has nothing left to run, and says what has begun there.
 #[utoipa::path(
     post, path = "/worker/retire", tag = "workers", operation_id = "retire_worker",
     request_body = RetireRequest,
@@ -99,6 +99,13 @@ pub(crate) async fn retire(
 ) -> Result<StatusCode, ApiError> {
     let body = body::read(request, &app.options, &app.bodies).await?;
     let asked: RetireRequest = body::parse(&body)?;
-    app.ports.workers.retire_worker(asked.worker).await?;
+    let begun = asked.begun.map(|begun| {
+        let pairs = begun.iter().map(|name| (name.execution_id, name.attempt));
+        pairs.collect::<Vec<_>>()
+    });
+    app.ports
+        .workers
+        .retire_worker(asked.worker, begun.as_deref())
+        .await?;
     Ok(StatusCode::NO_CONTENT)
 }

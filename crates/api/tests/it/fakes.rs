@@ -23,6 +23,9 @@ use attune_store::{
 use chrono::{DateTime, TimeDelta, Utc};
 use tokio::sync::Notify;
 
+/// Which grants had begun, where that was said.
+pub(crate) type Begun = Option<Vec<(ExecutionId, Attempt)>>;
+
 /// What the fakes hold.
 #[derive(Default)]
 pub(crate) struct State {
@@ -34,7 +37,8 @@ pub(crate) struct State {
     pub(crate) requests: HashMap<RequestId, (ExecutionId, i64)>,
     pub(crate) told: Vec<String>,
     pub(crate) leases: Vec<WorkerLease>,
-    pub(crate) retired: Vec<WorkerId>,
+    /// Who has retired, and what they said had begun.
+    pub(crate) retired: Vec<(WorkerId, Begun)>,
     /// Slots taken back by force.
     pub(crate) released: Vec<ForceRelease>,
     pub(crate) holders: Vec<SlotHolder>,
@@ -514,8 +518,13 @@ impl WorkerStore for Fake {
         unreachable!("the API does not end workers")
     }
 
-    async fn retire_worker(&self, worker: WorkerId) -> Result<(), StoreError> {
-        self.store(|state| state.retired.push(worker))
+    async fn retire_worker(
+        &self,
+        worker: WorkerId,
+        begun: Option<&[(ExecutionId, Attempt)]>,
+    ) -> Result<(), StoreError> {
+        let begun = begun.map(<[_]>::to_vec);
+        self.store(|state| state.retired.push((worker, begun)))
     }
 
     async fn workers(&self) -> Result<Vec<WorkerRow>, StoreError> {

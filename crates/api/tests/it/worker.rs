@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use attune_core::WorkerId;
+use attune_core::{Attempt, ExecutionId, WorkerId};
 use axum::http::StatusCode;
 use serde_json::{Value, json};
 
@@ -83,10 +83,16 @@ async fn claims_are_gone() {
 async fn a_worker_can_retire() {
     let api = Api::new();
     let worker = WorkerId::fresh();
-    let body = json!({"worker": worker.to_string()}).to_string();
-    assert_eq!(
-        api.post("/api/v1/worker/retire", body).await.status,
-        StatusCode::NO_CONTENT
-    );
-    assert_eq!(api.fake.with(|state| state.retired.clone()), [worker]);
+    let begun = json!([{"execution_id": 7, "attempt": 2}]);
+    for (begun, known) in [
+        (json!(null), None),
+        (json!([]), Some(vec![])),
+        (begun, Some(vec![(ExecutionId(7), Attempt(2))])),
+    ] {
+        let body = json!({"worker": worker.to_string(), "begun": begun}).to_string();
+        let answer = api.post("/api/v1/worker/retire", body).await;
+        assert_eq!(answer.status, StatusCode::NO_CONTENT);
+        let told = api.fake.with(|state| state.retired.pop());
+        assert_eq!(told, Some((worker, known)));
+    }
 }

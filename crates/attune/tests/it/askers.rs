@@ -130,3 +130,65 @@ async fn changes_its_pool(system: &System) -> anyhow::Result<()> {
     }
     Ok(())
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn embedded_what_never_began_where_a_worker_stopped() -> anyhow::Result<()> {
+    run(setup(Wiring::Embedded), retires_with_grants).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cluster_what_never_began_where_a_worker_stopped() -> anyhow::Result<()> {
+    run(setup(Wiring::Cluster), retires_with_grants).await
+}
+
+/// It goes while it holds two grants, and says that one of them has begun: only that one has had its only try.
+async fn retires_with_grants(system: &System) -> anyhow::Result<()> {
+    const REF: &str = "it.tried_once";
+    let mut spec = limited(REF, &noop(), 2);
+    spec["pool"] = json!("elsewhere");
+    spec["policy"]["retry"] = json!({"max_attempts": 1});
+    system.api.apply(&spec).await?;
+    let begins = system.api.submit(REF, json!({})).await?.id;
+    let waits = system.api.submit(REF, json!({})).await?.id;
+    let worker = Uuid::new_v4();
+    let mut granted = Vec::new();
+    wait_for("two grants", async || {
+        let more = json!({"wait_ms": 500});
+        let answer = exchange(&system.api, lease(worker, "elsewhere", 2), more).await?;
+        let sections = answer["sections"].as_array().context("no sections")?;
+        let grants = sections
+            .iter()
+            .filter_map(|section| section["grants"].as_array());
+        granted.extend(grants.flatten().map(|grant| grant["execution_id"].clone()));
+        ensure!(granted == [begins, waits], "{granted:?}");
+        Ok(())
+    })
+    .await?;
+    let begun = json!([{"execution_id": begins, "attempt": 1}]);
+    let body = json!({"worker": worker, "begun": begun});
+    let answer = system.api.post("/api/v1/worker/retire", &body).await?;
+    ensure!(answer.status == 204, "{answer:?}");
+    system.api.until(begins, "abandoned").await?;
+    let next = Uuid::new_v4();
+    let grant = wait_for("its next grant", async || {
+        let more = json!({"wait_ms": 500});
+        let answer = exchange(&system.api, lease(next, "elsewhere", 2), more).await?;
+        let sections = answer["sections"].as_array().context("no sections")?;
+        let mut grants = sections
+            .iter()
+            .filter_map(|section| section["grants"][0].as_object());
+        grants.next().cloned().context("not yet")
+    })
+    .await?;
+    ensure!(
+        grant["execution_id"] == waits && grant["attempt"] == 2,
+        "{grant:?}"
+    );
+    let end = json!({
+        "execution_id": waits, "attempt": 2, "action_id": grant["action_id"], "status": "succeeded",
+    });
+    let more = json!({"completions": [end]});
+    exchange(&system.api, lease(next, "elsewhere", 2), more).await?;
+    system.api.until(waits, "succeeded").await?;
+    crate::foreign::retire(system, next).await
+}

@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use attune_core::Refusal;
+use attune_dispatch::Key;
 
 use super::*;
-use crate::stored::WorkerOver;
 
 impl World {
     pub(super) fn rows(&self, keep: impl Fn(&(StoredSlot, bool)) -> bool) -> Vec<StoredExecution> {
@@ -175,6 +175,21 @@ fn reads_beside_the_rounds_that_fail_are_told() {
     }
 }
 
+/// The row of a worker that has given its lease up, and has said what had begun there.
+fn retired(worker: WorkerId, begun: Option<Key>) -> WorkerEnd {
+    WorkerEnd {
+        worker,
+        pool: "default".to_owned(),
+        slots: 64,
+        renewals: 3,
+        ttl: 0,
+        ended: true,
+        draining: true,
+        gone: false,
+        begun: begun.map(|begun| Arc::new(BTreeSet::from([begun]))),
+    }
+}
+
 #[test]
 fn a_worker_that_came_and_went_between_two_looks_is_left_the_grace() {
     let (worker, other) = (WorkerId::fresh(), WorkerId::fresh());
@@ -186,16 +201,7 @@ fn a_worker_that_came_and_went_between_two_looks_is_left_the_grace() {
     // It has registered, been granted one and retired since the last look.
     let ended = world.now;
     world.slots[0].0.worker_over = true;
-    world.workers.push(WorkerEnd {
-        worker,
-        pool: "default".to_owned(),
-        slots: 64,
-        renewals: 3,
-        ttl: 0,
-        ended: true,
-        draining: false,
-        over: None,
-    });
+    world.workers.push(retired(worker, None));
     world.owner.sweep.hurry(ended);
     world.pass(GRACE - 100, true);
     assert_eq!(world.taken_back, []);
@@ -224,12 +230,13 @@ fn nobody_waits_for_a_worker_whose_process_is_gone_and_what_had_begun_there_is_k
         ttl: 60_000,
         ended: false,
         draining: false,
-        over: None,
+        gone: false,
+        begun: None,
     });
     world.pass(3_000, true);
     let end = world.workers.last_mut().expect("the worker of this test");
     let begun = Arc::new(BTreeSet::from([begun]));
-    (end.ended, end.over) = (true, Some(WorkerOver { begun: Some(begun) }));
+    (end.ended, end.gone, end.begun) = (true, true, Some(begun));
     for (slot, _) in &mut world.slots {
         slot.worker_over = true;
     }
@@ -244,6 +251,26 @@ fn nobody_waits_for_a_worker_whose_process_is_gone_and_what_had_begun_there_is_k
         when.len() == 2 && when.iter().all(|at| *at < 2_200),
         "{when:?}"
     );
+    let unbegun = world.slots.iter().map(|(slot, _)| slot.unbegun);
+    assert_eq!(unbegun.collect::<Vec<_>>(), [0, 1], "only the first counts");
+}
+
+#[test]
+fn what_never_began_on_a_worker_that_has_retired_costs_no_attempt() {
+    let worker = WorkerId::fresh();
+    let mut world = World::serving(2, worker);
+    let begun = (world.slots[0].0.id, world.slots[0].0.attempt);
+    for (slot, _) in &mut world.slots {
+        slot.worker_over = true;
+    }
+    world.workers.push(retired(worker, Some(begun)));
+    // Ends that it has reported may be on their way: nobody hurries.
+    let retired = world.now;
+    world.owner.sweep.hurry(retired);
+    world.pass(GRACE - 100, true);
+    assert_eq!(world.taken_back, []);
+    world.pass(4_000, true);
+    assert_eq!(world.taken_back.len(), 2);
     let unbegun = world.slots.iter().map(|(slot, _)| slot.unbegun);
     assert_eq!(unbegun.collect::<Vec<_>>(), [0, 1], "only the first counts");
 }

@@ -27,7 +27,8 @@ impl World {
             ttl: 3_000,
             ended: false,
             draining: false,
-            over: None,
+            gone: false,
+            begun: None,
         });
         worker
     }

@@ -6,7 +6,7 @@
 //! store as it was seen; a renewal that comes first wins. Only from then on slots are taken back.
 //!
 //! Where it is stored that the process of a worker is gone with everything that it ran, nobody waits
-//! for that, and what never began there is known.
+//! for that. What never began is known where it was stored with the end, as it is of a worker that stops in order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -149,13 +149,13 @@ impl Owner {
         let watch = &mut self.workers.watch;
         let counters = ends
             .iter()
-            .map(|end| (end.worker, (end.renewals, end.over.is_some()), 0));
+            .map(|end| (end.worker, (end.renewals, end.gone), 0));
         watch.look((asked, now), 2 * PERIOD, counters);
         let left = |end: &WorkerEnd| {
-            let holds = match end.over {
-                Some(_) => SAID,
-                None if Bug::OverEarly.is_planted() => (end.ttl + grace) / 4,
-                None => end.ttl + grace,
+            let holds = match end.gone {
+                true => SAID,
+                false if Bug::OverEarly.is_planted() => (end.ttl + grace) / 4,
+                false => end.ttl + grace,
             };
             holds - watch.still_for(&end.worker).unwrap_or(0)
         };
@@ -180,8 +180,8 @@ impl Owner {
         }
 
         let ended = over.iter().filter(|end| end.ended);
-        let begun = |end: &WorkerEnd| end.over.as_ref().and_then(|over| over.begun.clone());
-        let lost: BTreeMap<WorkerId, Begun> = ended.map(|end| (end.worker, begun(end))).collect();
+        let lost: BTreeMap<WorkerId, Begun> =
+            ended.map(|end| (end.worker, end.begun.clone())).collect();
         let mut unseen = self.workers.unseen.keys();
         let has_gone = unseen.any(|worker| self.workers.is_gone(*worker));
         // They may hold slots: the comparison shall not wait for its time.

@@ -77,13 +77,8 @@ pub struct WorkerEnd {
     pub ended: bool,
     /// Whether it takes nothing more, because it is about to stop.
     pub draining: bool,
-    /// Said when its process is known to be gone, with everything that it ran.
-    pub over: Option<WorkerOver>,
-}
-
-/// What is known of a worker whose process is gone.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WorkerOver {
-    /// Which of its grants have begun; `None` when nobody knows.
+    /// Whether its process is known to be gone, with everything that it ran.
+    pub gone: bool,
+    /// Which of its grants have begun, said with its end; `None` when nobody knows.
     pub begun: Option<Arc<BTreeSet<Key>>>,
 }

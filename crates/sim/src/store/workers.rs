@@ -1,9 +1,11 @@
 //! The leases of workers.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use attune_core::WorkerId;
-use attune_executor::stored::{WorkerEnd, WorkerOver};
+use attune_dispatch::Key;
+use attune_executor::stored::WorkerEnd;
 
 use super::Store;
 use crate::former::Former;
@@ -17,8 +19,9 @@ pub(super) struct WorkerLease {
     pub(super) renewals: i64,
     pub(super) ttl: Time,
     pub(super) ended: bool,
-    /// Said when its process is gone.
-    pub(super) over: Option<WorkerOver>,
+    /// Its process is gone.
+    pub(super) gone: bool,
+    pub(super) begun: Option<Arc<BTreeSet<Key>>>,
 }
 
 impl Store {
@@ -33,7 +36,8 @@ impl Store {
             renewals: lease.renewals,
             ttl: lease.ttl,
             ended: lease.ended,
-            over: lease.over.clone(),
+            gone: lease.gone,
+            begun: lease.begun.clone(),
         })
         .collect()
     }
@@ -54,10 +58,10 @@ impl Store {
     /// The process of a worker is gone. What was said first stands.
     pub(crate) fn worker_over(&mut self, former: Former) {
         if let Some(lease) = self.workers.get_mut(&former.worker) {
-            lease.ended = true;
-            lease.over.get_or_insert_with(|| WorkerOver {
-                begun: Some(Arc::new(former.begun)),
-            });
+            if !lease.gone {
+                lease.begun = Some(Arc::new(former.begun));
+            }
+            (lease.ended, lease.gone) = (true, true);
         }
     }
 
@@ -74,7 +78,8 @@ impl Store {
             renewals: 0,
             ttl,
             ended: false,
-            over: None,
+            gone: false,
+            begun: None,
         });
         lease.renewals += i64::from(!lease.ended);
         !lease.ended

@@ -337,7 +337,11 @@ impl WorkerStore for Store {
         }
     }
 
-    async fn retire_worker(&self, _: WorkerId) -> Result<(), StoreError> {
+    async fn retire_worker(
+        &self,
+        _: WorkerId,
+        _: Option<&[(ExecutionId, Attempt)]>,
+    ) -> Result<(), StoreError> {
         Ok(())
     }
 

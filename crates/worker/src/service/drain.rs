@@ -15,7 +15,7 @@ const KILLED_GRACE: Duration = Duration::from_secs(5);
 const FLUSH: Duration = Duration::from_secs(10);
 /// How long a worker that stops hears owners at least: what they granted before they knew of it
 /// is given back, and is not lost with the link.
-const LINGER: Duration = Duration::from_millis(100);
+const LINGER: Duration = Duration::from_secs(1);
 /// How long the reporter may take to end, whatever time is left.
 const LAST_GRACE: Duration = Duration::from_secs(1);
 
@@ -109,7 +109,11 @@ impl Service {
         match self.life.or(self.pending.killed) {
             // The lease must outlive what runs under it.
             Some(life) if !self.runs.is_empty() => life.stop_renewing(),
-            Some(life) => self.leases.retire(&life).await,
+            Some(life) => {
+                // What an owner that was away all the time granted and did not settle, as far as it began.
+                let begun = self.entries.begun().collect();
+                self.leases.retire(&life, begun).await;
+            }
             None => {}
         }
         if self.pending.bus_closed {

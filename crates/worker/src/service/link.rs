@@ -115,7 +115,7 @@ pub(crate) async fn begin(
                 let link = match opened {
                     Ok(link) => link,
                     Err(error) => {
-                        leases.retire(&life).await;
+                        leases.retire(&life, Vec::new()).await;
                         return match error {
                             WorkerError::Stopped => Ok(None),
                             error => Err(error),

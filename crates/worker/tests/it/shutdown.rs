@@ -113,3 +113,19 @@ async fn before_its_lease_is_given_back_everything_is_settled() {
     assert_eq!(rig.store.change(|state| state.retired.clone()), [worker]);
     assert_eq!(rig.worker.counters().kept.get(), 0);
 }
+
+/// What its owner, which is away, never took back had not begun, except for what has.
+#[tokio::test]
+async fn with_its_lease_goes_what_has_begun() {
+    let mut rig = Rig::start_with(|options| options.slots = 1).await;
+    rig.settles = false;
+    let (ends, waits) = (sleep(1, 0.2), echo(2));
+    let worker = rig.grant(&[ends.clone(), waits]).await;
+    rig.all_is_taken().await;
+    rig.stop().await;
+    assert_eq!(rig.completion().await.execution_id, ends.execution_id);
+    let said = rig
+        .store
+        .change(|state| (state.retired.clone(), state.begun.clone()));
+    assert_eq!(said, (vec![worker], Some(vec![ends.key()])));
+}

@@ -32,6 +32,8 @@ pub(crate) struct State {
     /// Every worker that was ever registered, in order.
     pub(crate) registered: Vec<WorkerId>,
     pub(crate) retired: Vec<WorkerId>,
+    /// What the one that retired last said had begun.
+    pub(crate) begun: Option<Vec<(ExecutionId, Attempt)>>,
     /// What the rows say.
     pub(crate) draining: HashMap<WorkerId, bool>,
     /// How often a lease was to be started or renewed.
@@ -118,10 +120,15 @@ impl WorkerStore for TestStore {
         }
     }
 
-    async fn retire_worker(&self, worker: WorkerId) -> Result<(), StoreError> {
+    async fn retire_worker(
+        &self,
+        worker: WorkerId,
+        begun: Option<&[(ExecutionId, Attempt)]>,
+    ) -> Result<(), StoreError> {
         self.change(|state| {
             state.live.remove(&worker);
             state.retired.push(worker);
+            state.begun = begun.map(<[_]>::to_vec);
         });
         Ok(())
     }
