@@ -61,11 +61,15 @@ async fn a_worker_that_stops_says_so_in_its_row_and_then_to_executors() {
 async fn past_the_drain_what_runs_is_killed_and_left_to_its_owner() {
     let mut rig = Rig::start_with(|options| options.drain = Duration::from_millis(100)).await;
     let sign = rig.sign("pid");
-    rig.grant(&[stubborn(1, &sign), sleep(2, 300.0), echo(3)])
-        .await;
+    let killed = [stubborn(1, &sign), sleep(2, 300.0)];
+    let [stubborn, sleeper] = killed.clone();
+    rig.grant(&[stubborn, sleeper, echo(3)]).await;
     let pid = pid_in(&sign).await;
     rig.stop().await;
     is_gone(&pid).await;
+    let mut begun = rig.store.change(|state| state.begun.clone()).unwrap();
+    begun.sort_unstable();
+    assert_eq!(begun, killed.map(|grant| grant.key()));
     assert_eq!(rig.completion().await.execution_id, echo(3).execution_id);
     assert!(!rig.has_more());
     assert_eq!(rig.worker.counters().abandoned.get(), 2);
