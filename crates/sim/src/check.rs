@@ -214,6 +214,8 @@ impl Report {
             "duplicates_dropped": seen.duplicates_dropped,
             "ahead": seen.ahead,
             "returns": seen.returns,
+            "workers_over": seen.over,
+            "workers_retired": seen.retired,
             "revokes": seen.revokes,
             "retries": seen.retries,
             "events": seen.events,

@@ -64,6 +64,10 @@ impl World {
                 let party = Party::Worker(worker, self.workers[worker].life());
                 self.soon(Ev::To(party, Word::Cut));
             }
+            Fault::StopWorker { worker, down } if self.workers[worker].is_alive() => {
+                let party = Party::Worker(worker, self.workers[worker].life());
+                self.soon(Ev::To(party, Word::Stops(down)));
+            }
             Fault::PauseWorker { worker, pause } if self.workers[worker].is_alive() => {
                 let until = &mut self.workers[worker].paused_until;
                 *until = (*until).max(now + pause);

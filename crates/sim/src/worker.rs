@@ -2,6 +2,7 @@
 //! a watchdog kills it when the lease can no longer be trusted, even while the worker itself
 //! stands still.
 
+mod leaving;
 mod link;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,6 +13,7 @@ use attune_dispatch::{Entries, Granted, Outcome, Report, Section};
 use attune_executor::owner::Reported;
 use attune_executor::partition::Completion;
 
+use self::leaving::Leaving;
 use crate::bus::{Body, Name, Party};
 use crate::former::Former;
 use crate::oracle::Key;
@@ -101,6 +103,8 @@ pub(crate) struct Worker {
     ended: BTreeMap<Key, Ended>,
     /// A look whether there is something to report is due.
     looks: bool,
+    /// It stops in order.
+    leaving: Option<Leaving>,
 }
 
 impl Worker {
@@ -123,6 +127,7 @@ impl Worker {
             formers: Vec::new(),
             ended: BTreeMap::new(),
             looks: false,
+            leaving: None,
         }
     }
 
@@ -158,6 +163,11 @@ impl Worker {
     /// The life that it has, whether or not it is trusted.
     pub(crate) fn life_id(&self) -> Option<WorkerId> {
         self.life.map(|life| life.id)
+    }
+
+    /// Whether it takes nothing more.
+    pub(crate) fn drains(&self) -> bool {
+        self.leaving.is_some()
     }
 
     /// The number of a store call that is about to be made.
@@ -221,7 +231,12 @@ impl World {
                 let worker = &mut self.workers[w];
                 if number == worker.lease_call {
                     worker.lease_call = 0;
-                    self.lease_answer(w, &reply);
+                    match worker.leaving {
+                        Some(Leaving::Retires { .. }) => {
+                            self.retire_answer(w, matches!(reply, StoreReply::WorkerRetired));
+                        }
+                        _ => self.lease_answer(w, &reply),
+                    }
                 } else {
                     self.former_is_told(w, &reply);
                 }
@@ -229,6 +244,8 @@ impl World {
             Word::Lease => self.renew(w),
             Word::Formers => self.tell_of_formers(w),
             Word::Cut => self.cut_worker(w),
+            Word::Stops(down) => self.leave(w, down),
+            Word::Hangs => self.hang_up(w),
             Word::Listens(link) => self.reconnect_worker(w, link),
             Word::Sections(life, link, sections) => self.take_sections(w, life, link, &sections),
             Word::Reports => {
@@ -244,6 +261,9 @@ impl World {
     }
 
     fn renew(&mut self, w: usize) {
+        if matches!(self.workers[w].leaving, Some(Leaving::Retires { .. })) {
+            return;
+        }
         let party = self.worker_party(w);
         self.push(self.now + WORKER_TTL / 3, Ev::To(party, Word::Lease));
         let fresh = WorkerId(self.fresh());
@@ -432,6 +452,9 @@ impl World {
         }
         for section in sections {
             let taken = self.workers[w].entries.take(self.now, section.clone());
+            if self.workers[w].drains() {
+                self.workers[w].entries.give_back_all("its worker stops");
+            }
             if !taken.taken {
                 self.seen.duplicates_dropped += 1;
             }
@@ -469,6 +492,9 @@ impl World {
     /// Begins as many as there are free slots.
     fn begin_runs(&mut self, w: usize) {
         while let Some(id) = self.workers[w].living(self.now) {
+            if self.workers[w].drains() {
+                return;
+            }
             let Some(grant) = self.workers[w].entries.begin_next(self.now) else {
                 return;
             };

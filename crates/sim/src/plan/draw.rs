@@ -483,7 +483,7 @@ fn noise(rng: &mut Rng) -> Noise {
 fn fault(rng: &mut Rng, owners: usize, workers: usize) -> Fault {
     let owner = rng.index(owners);
     let worker = rng.index(workers);
-    match rng.index(17) {
+    match rng.index(18) {
         0 | 1 => Fault::CrashOwner {
             owner,
             down: rng.between(100, 5_000),
@@ -515,6 +515,10 @@ fn fault(rng: &mut Rng, owners: usize, workers: usize) -> Fault {
             pause: rng.between(500, 8_000),
         },
         16 => Fault::CutWorker { worker },
+        17 => Fault::StopWorker {
+            worker,
+            down: rng.between(100, 4_000),
+        },
         10 => Fault::StoreDown {
             down: rng.between(100, 3_000),
         },

@@ -30,6 +30,8 @@ pub enum Fault {
     /// The broker closes the connection of a worker, which builds a new one; nobody receives what it is told
     /// meanwhile.
     CutWorker { worker: usize },
+    /// A worker is told to stop: it gives back what waits, ends its lease and stays away.
+    StopWorker { worker: usize, down: Time },
     /// A worker stands still.
     PauseWorker { worker: usize, pause: Time },
     /// The store refuses everything.
@@ -124,6 +126,7 @@ impl Fault {
             Self::CutOwner { .. } => "cut-owner",
             Self::CrashWorker { .. } => "crash-worker",
             Self::CutWorker { .. } => "cut-worker",
+            Self::StopWorker { .. } => "stop-worker",
             Self::PauseWorker { .. } => "pause-worker",
             Self::StoreDown { .. } => "store-down",
             Self::Replay => "replay-completion",

@@ -30,13 +30,15 @@ pub enum Plant {
     ForgetConfirmed,
     /// A worker writes down what has begun only when it has ended.
     MapAfterStart,
+    /// A worker says with the end of its lease that nothing had begun.
+    RetireUnbegun,
     /// A client does not ask again when the broker has lost its call or the answer.
     AskOnce,
 }
 
 impl Plant {
     /// All of them, by the names they have on the command line.
-    pub const ALL: [(&'static str, Self); 14] = [
+    pub const ALL: [(&'static str, Self); 15] = [
         ("no-fence", Self::NoFence),
         ("bounce-delivered", Self::BounceDelivered),
         ("counter", Self::Counter),
@@ -50,6 +52,7 @@ impl Plant {
         ("stale-result", Self::StaleResult),
         ("forget-confirmed", Self::ForgetConfirmed),
         ("map-after-start", Self::MapAfterStart),
+        ("retire-unbegun", Self::RetireUnbegun),
         ("ask-once", Self::AskOnce),
     ];
 }

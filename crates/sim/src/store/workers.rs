@@ -16,6 +16,7 @@ use crate::plan::Time;
 pub(super) struct WorkerLease {
     pub(super) pool: String,
     pub(super) slots: u32,
+    pub(super) draining: bool,
     pub(super) renewals: i64,
     pub(super) ttl: Time,
     pub(super) ended: bool,
@@ -32,7 +33,7 @@ impl Store {
             worker: *worker,
             pool: lease.pool.clone(),
             slots: lease.slots,
-            draining: false,
+            draining: lease.draining,
             renewals: lease.renewals,
             ttl: lease.ttl,
             ended: lease.ended,
@@ -55,13 +56,22 @@ impl Store {
         over
     }
 
-    /// The process of a worker is gone. What was said first stands.
+    /// The process of a worker is gone.
     pub(crate) fn worker_over(&mut self, former: Former) {
         if let Some(lease) = self.workers.get_mut(&former.worker) {
-            if !lease.gone {
+            // What was said first stands.
+            if !lease.gone && lease.begun.is_none() {
                 lease.begun = Some(Arc::new(former.begun));
             }
             (lease.ended, lease.gone) = (true, true);
+        }
+    }
+
+    /// A worker ends its lease, unless somebody has ended it.
+    pub(crate) fn retire_worker(&mut self, worker: WorkerId, begun: BTreeSet<Key>) {
+        if let Some(lease) = self.workers.get_mut(&worker).filter(|lease| !lease.ended) {
+            (lease.ended, lease.ttl) = (true, 0);
+            lease.begun = Some(Arc::new(begun));
         }
     }
 
@@ -70,18 +80,22 @@ impl Store {
         &mut self,
         worker: WorkerId,
         ttl: Time,
-        (pool, slots): (String, u32),
+        (pool, slots, draining): (String, u32, bool),
     ) -> bool {
         let lease = self.workers.entry(worker).or_insert(WorkerLease {
             pool,
             slots,
+            draining,
             renewals: 0,
             ttl,
             ended: false,
             gone: false,
             begun: None,
         });
-        lease.renewals += i64::from(!lease.ended);
+        if !lease.ended {
+            lease.renewals += 1;
+            lease.draining = draining;
+        }
         !lease.ended
     }
 }

@@ -142,11 +142,14 @@ impl World {
                     (self.plan.pool_of(w), self.plan.worker_slots[w])
                 });
                 let slots = u32::try_from(slots).unwrap_or(1);
+                let draining = of.is_some_and(|w| self.workers[w].drains());
+                let of = (pool_name(pool), slots, draining);
                 let ttl = crate::plan::WORKER_TTL;
-                let renewed = self
-                    .store
-                    .renew_worker(worker, ttl, (pool_name(pool), slots));
-                StoreReply::WorkerRenewed(renewed)
+                StoreReply::WorkerRenewed(self.store.renew_worker(worker, ttl, of))
+            }
+            StoreCall::RetireWorker(worker, begun) => {
+                self.store.retire_worker(worker, begun);
+                StoreReply::WorkerRetired
             }
             StoreCall::WorkerOver(former) => {
                 let worker = former.worker;
@@ -355,6 +358,8 @@ fn failed(call: &StoreCall, refused: bool) -> StoreReply {
                 words: "as it was planned".to_owned(),
             })))
         }
-        StoreCall::RenewWorker(_) | StoreCall::WorkerOver(_) => StoreReply::Failed,
+        StoreCall::RenewWorker(_) | StoreCall::WorkerOver(_) | StoreCall::RetireWorker(..) => {
+            StoreReply::Failed
+        }
     }
 }

@@ -25,6 +25,8 @@ pub struct Seen {
     pub bounces: u64,
     /// Killed workers of which the store was told.
     pub over: u64,
+    /// Workers that ended their leases in order.
+    pub retired: u64,
     /// Grants ahead of a slot.
     pub ahead: u64,
     /// Grants that workers gave back.
@@ -63,6 +65,7 @@ impl Seen {
         self.syncs += other.syncs;
         self.bounces += other.bounces;
         self.over += other.over;
+        self.retired += other.retired;
         self.ahead += other.ahead;
         self.returns += other.returns;
         self.cancelled += other.cancelled;
@@ -106,6 +109,8 @@ pub(crate) enum StoreCall {
     Commit(Box<Written>),
     RenewWorker(WorkerId),
     WorkerOver(Former),
+    /// A worker ends its lease; this had begun there and was not settled.
+    RetireWorker(WorkerId, BTreeSet<Key>),
 }
 
 /// A batch on its way into the store.
@@ -131,6 +136,7 @@ pub(crate) enum StoreReply {
     Failed,
     WorkerRenewed(bool),
     WorkerIsOver(WorkerId),
+    WorkerRetired,
 }
 
 /// What a process is told; it waits while the process stands still and dies with it.
@@ -158,6 +164,10 @@ pub(crate) enum Word {
     Formers,
     /// The broker has closed the connection.
     Cut,
+    /// Stop in order, and stay away for so long.
+    Stops(Time),
+    /// Wait no longer for what is to be done before the lease is ended.
+    Hangs,
     /// A worker has a queue again, at the connection with this number.
     Listens(u64),
     /// Whether the broker can be reached has changed.

@@ -28,6 +28,7 @@ fn no_promise_is_broken_and_no_run_is_idle() {
         ("syncs", seen.syncs, 5_000),
         ("bounces", seen.bounces, 50),
         ("workers that were told of", seen.over, 50),
+        ("workers that ended their leases", seen.retired, 50),
         ("returns", seen.returns, 300),
         ("ends told again", seen.retold, 100),
         ("cancelled", seen.cancelled, 30),
