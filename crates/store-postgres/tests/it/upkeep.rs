@@ -261,6 +261,26 @@ async fn a_worker_without_a_row_is_over() {
     .await;
 }
 
+/// The store was away when the worker was killed, or all of the cluster was.
+#[tokio::test]
+async fn what_is_said_late_of_an_end_counts_from_then() {
+    on_fresh_db(|db| async move {
+        run(
+            &db,
+            "INSERT INTO attune.worker_lease (worker, name, pool, slots, expires_at, ended)
+             VALUES (gen_random_uuid(), 'old', 'p', 1, now() - interval '2 hours', true)",
+        )
+        .await;
+        assert_eq!(db.store.worker_ends().await.unwrap(), vec![]);
+        let worker = db.store.workers().await.unwrap()[0].worker;
+        assert!(db.store.worker_over(worker, Some(&[])).await.unwrap());
+        let ends = db.store.worker_ends().await.unwrap();
+        let shown = ends.iter().map(|end| (end.worker, end.begun.clone()));
+        assert_eq!(shown.collect::<Vec<_>>(), [(worker, Some(vec![]))]);
+    })
+    .await;
+}
+
 /// By a clock that was set everything may look old.
 #[tokio::test]
 async fn nothing_is_removed_while_the_clocks_differ() {

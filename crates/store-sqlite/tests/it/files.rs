@@ -1,9 +1,12 @@
 //! The file: who may use it, and what is in it when it is opened again.
 
 use std::os::unix::fs::PermissionsExt as _;
+use std::time::Duration;
 
-use attune_core::OwnerId;
-use attune_store::{Batch, PartitionStore as _, Store as _, StoreError};
+use attune_core::{OwnerId, WorkerId};
+use attune_store::{
+    Batch, PartitionStore as _, Store as _, StoreError, WorkerLease, WorkerStore as _,
+};
 use attune_store_sqlite::{SqliteOptions, SqliteStore};
 use sqlx::Connection as _;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
@@ -185,6 +188,37 @@ async fn a_schema_that_does_not_fit_is_told() {
         .unwrap();
     store.check().await.unwrap();
     store.migrate().await.unwrap();
+}
+
+/// The process was killed with everything, and is started hours later.
+#[tokio::test]
+async fn what_is_said_late_of_an_end_counts_from_then() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = SqliteOptions::new(folder.path().join("attune.db"));
+    let store = SqliteStore::open(options).await.unwrap();
+    store.migrate().await.unwrap();
+    let lease = WorkerLease {
+        worker: WorkerId::fresh(),
+        name: "old".to_owned(),
+        pool: "p".to_owned(),
+        slots: 1,
+        draining: false,
+        ttl: Duration::from_secs(60),
+    };
+    store.renew_worker(&lease).await.unwrap();
+    let mut raw =
+        SqliteConnection::connect_with(&SqliteConnectOptions::new().filename(store.path()))
+            .await
+            .unwrap();
+    sqlx::query("UPDATE worker_lease SET ended = 1, expires_at = '2026-01-02T03:04:05.000000Z'")
+        .execute(&mut raw)
+        .await
+        .unwrap();
+    assert_eq!(store.worker_ends().await.unwrap(), vec![]);
+    assert!(store.worker_over(lease.worker, Some(&[])).await.unwrap());
+    let ends = store.worker_ends().await.unwrap();
+    let shown = ends.iter().map(|end| (end.worker, end.begun.clone()));
+    assert_eq!(shown.collect::<Vec<_>>(), [(lease.worker, Some(vec![]))]);
 }
 
 fn schema(result: Result<(), StoreError>) -> String {
