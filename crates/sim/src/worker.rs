@@ -312,12 +312,7 @@ impl World {
         }
         let party = self.worker_party(w);
         self.note(Note::LifeOver(party));
-        // Nobody keeps it any longer.
-        for (key, ended) in self.unsettled_ends(w) {
-            if ended.lasts.is_none() {
-                self.entrust_end(w, key, ended, id);
-            }
-        }
+        self.entrust_ends(w, id);
         self.kill_runs(w);
         self.workers[w].begun.clear();
         self.workers[w].life = None;
@@ -386,6 +381,15 @@ impl World {
         }
         if self.has(Plant::ForgetConfirmed) {
             self.workers[w].ended.remove(&key);
+        }
+    }
+
+    /// Nobody keeps the ends any longer that are not settled.
+    fn entrust_ends(&mut self, w: usize, id: WorkerId) {
+        for (key, ended) in self.unsettled_ends(w) {
+            if ended.lasts.is_none() {
+                self.entrust_end(w, key, ended, id);
+            }
         }
     }
 

@@ -107,7 +107,6 @@ statements! {
     REQUEST_GAP = "request_gap",
     RESTORE_FENCE = "restore_fence",
     RETIRE_EXECUTOR = "retire_executor",
-    RETIRE_WORKER = "retire_worker",
     SCAN_ACTIVE = "scan_active",
     SCHEMA_EXISTS = "schema_exists",
     SCHEMA_VERSION = "schema_version",
@@ -119,8 +118,8 @@ statements! {
     UPSERT_QUEUE_STATS = "upsert_queue_stats",
     VIOLATIONS = "violations",
     WAL_POSITION = "wal_position",
+    WORKER_ENDED = "worker_ended",
     WORKER_ENDS = "worker_ends",
-    WORKER_OVER = "worker_over",
     WORKERS = "workers",
     WRITE_POLICY_PROGRESS = "write_policy_progress",
 }

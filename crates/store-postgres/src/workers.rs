@@ -30,18 +30,22 @@ fn worker_row(columns: WorkerColumns) -> WorkerRow {
     }
 }
 
-/// Ends the lease of a worker, and says what has begun there.
+/// Ends the lease of a worker, and says what has begun there and whether its process is gone.
 fn ending(
-    sql: &'static str,
     worker: WorkerId,
     begun: Option<&[(ExecutionId, Attempt)]>,
+    gone: bool,
 ) -> Query<'static, Postgres, PgArguments> {
     let (ids, attempts) = begun
         .map(|begun| begun.iter().map(|(id, attempt)| (id.0, attempt.0)).unzip())
         .map_or((None, None), |(ids, attempts): (Vec<i64>, Vec<i32>)| {
             (Some(ids), Some(attempts))
         });
-    sqlx::query(sql).bind(worker.0).bind(ids).bind(attempts)
+    sqlx::query(sql::WORKER_ENDED)
+        .bind(worker.0)
+        .bind(ids)
+        .bind(attempts)
+        .bind(gone)
 }
 
 fn over(worker: WorkerId) -> StoreError {
@@ -78,7 +82,7 @@ impl WorkerStore for PostgresStore {
         worker: WorkerId,
         begun: Option<&[(ExecutionId, Attempt)]>,
     ) -> Result<(), StoreError> {
-        let query = ending(sql::RETIRE_WORKER, worker, begun);
+        let query = ending(worker, begun, false);
         let pool = self.db.lease();
         self.db
             .run(Purpose::Lease, async move {
@@ -93,7 +97,7 @@ impl WorkerStore for PostgresStore {
         worker: WorkerId,
         begun: Option<&[(ExecutionId, Attempt)]>,
     ) -> Result<bool, StoreError> {
-        let query = ending(sql::WORKER_OVER, worker, begun);
+        let query = ending(worker, begun, true);
         let pool = self.db.lease();
         self.db
             .run(Purpose::Lease, async move {

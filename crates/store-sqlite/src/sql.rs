@@ -115,7 +115,6 @@ statements! {
     RENEW_WORKER = "renew_worker",
     REQUEST_GAP = "request_gap",
     RETIRE_EXECUTOR = "retire_executor",
-    RETIRE_WORKER = "retire_worker",
     REVOKE = "revoke",
     SCAN_ACTIVE = "scan_active",
     SLOT_HOLDERS = "slot_holders",
@@ -127,8 +126,8 @@ statements! {
     VIOLATIONS = "violations",
     WORKERS = "workers",
     WORKERS_OVER = "workers_over",
+    WORKER_ENDED = "worker_ended",
     WORKER_ENDS = "worker_ends",
-    WORKER_OVER = "worker_over",
     WRITE_POLICY_PROGRESS = "write_policy_progress",
     WRITE_PROGRESS = "write_progress",
 }

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use attune_core::{Attempt, ExecutionId, WorkerId};
 use attune_store::{StoreError, WorkerLease, WorkerRow, WorkerStore};
-use sqlx::Row as _;
-use sqlx::sqlite::SqliteRow;
+use sqlx::query::Query;
+use sqlx::sqlite::{SqliteArguments, SqliteRow};
+use sqlx::{Row as _, Sqlite};
 
 use crate::rows::{duration, list, unsigned, uuid};
 use crate::sql;
@@ -34,10 +35,7 @@ impl WorkerStore for SqliteStore {
         worker: WorkerId,
         begun: Option<&[(ExecutionId, Attempt)]>,
     ) -> Result<(), StoreError> {
-        let query = sqlx::query(sql::RETIRE_WORKER)
-            .bind(worker.to_string())
-            .bind(begun.map(|begun| list(begun.iter())));
-        self.execute(query).await.map(drop)
+        self.execute(ending(worker, begun, false)).await.map(drop)
     }
 
     async fn worker_over(
@@ -45,10 +43,7 @@ impl WorkerStore for SqliteStore {
         worker: WorkerId,
         begun: Option<&[(ExecutionId, Attempt)]>,
     ) -> Result<bool, StoreError> {
-        let query = sqlx::query(sql::WORKER_OVER)
-            .bind(worker.to_string())
-            .bind(begun.map(|begun| list(begun.iter())));
-        Ok(self.execute(query).await? > 0)
+        Ok(self.execute(ending(worker, begun, true)).await? > 0)
     }
 
     async fn workers(&self) -> Result<Vec<WorkerRow>, StoreError> {
@@ -60,6 +55,18 @@ impl WorkerStore for SqliteStore {
         })
         .await
     }
+}
+
+/// Ends the lease of a worker, and says what has begun there and whether its process is gone.
+fn ending(
+    worker: WorkerId,
+    begun: Option<&[(ExecutionId, Attempt)]>,
+    gone: bool,
+) -> Query<'static, Sqlite, SqliteArguments> {
+    sqlx::query(sql::WORKER_ENDED)
+        .bind(worker.to_string())
+        .bind(begun.map(|begun| list(begun.iter())))
+        .bind(gone)
 }
 
 fn over(worker: WorkerId) -> StoreError {

@@ -57,11 +57,7 @@ impl World {
             true => BTreeSet::new(),
             false => self.workers[w].entries.begun().collect(),
         };
-        for (key, ended) in self.unsettled_ends(w) {
-            if ended.lasts.is_none() {
-                self.entrust_end(w, key, ended, id);
-            }
-        }
+        self.entrust_ends(w, id);
         self.kill_runs(w);
         let worker = &mut self.workers[w];
         (worker.life, worker.asking) = (None, None);

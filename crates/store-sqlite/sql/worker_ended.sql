@@ -1,8 +1,8 @@
--- The process of the worker ?1 is gone. Of what has begun (?2) only that is kept which is still granted to
+-- The worker ?1 has ended its lease, unless somebody has, or its process is gone (?3). Of what has begun (?2) only that is kept which is still granted to
 -- it: the list of a worker may name much that was settled long ago.
 UPDATE worker_lease
    SET ended = 1, expires_at = min(expires_at, strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')),
-       over_at = coalesce(over_at, strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')),
+       over_at = CASE WHEN ?3 THEN coalesce(over_at, strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')) ELSE over_at END,
        begun = CASE
            WHEN over_at IS NOT NULL OR begun IS NOT NULL THEN begun
            WHEN ?2 IS NOT NULL THEN (
@@ -11,4 +11,4 @@ UPDATE worker_lease
                  JOIN execution_active AS a ON a.id = b.value ->> 0
                 WHERE a.attempt = b.value ->> 1 AND a.worker = ?1)
        END
- WHERE worker = ?1
+ WHERE worker = ?1 AND (?3 OR NOT ended)
