@@ -26,6 +26,7 @@ mod executions;
 mod fence;
 mod grants;
 mod holders;
+mod keys;
 mod leases;
 mod listing;
 mod meters;
@@ -160,6 +161,9 @@ cases! { ($)
     audit::an_entry_is_written_with_its_batch_and_once,
     audit::a_fenced_batch_leaves_no_entry,
     audit::violations_are_summed_up,
+    keys::a_key_is_kept_and_revoked,
+    keys::a_name_is_of_one_key,
+    keys::a_key_is_rotated,
     demands::demands_are_kept,
     demands::words_are_told_while_active,
     dead_letters::letters_are_kept_and_listed,

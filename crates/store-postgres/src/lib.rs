@@ -20,6 +20,7 @@ mod dead_letters;
 mod executions;
 mod failure;
 mod history;
+mod keys;
 mod operations;
 mod options;
 mod partition_rows;

@@ -152,6 +152,11 @@ fn migrations() -> Vec<Migration> {
             "additive_over",
             include_str!("../../../migrations/postgres/0028_additive_over.sql"),
         ),
+        (
+            29,
+            "additive_api_key",
+            include_str!("../../../migrations/postgres/0029_additive_api_key.sql"),
+        ),
     ];
     all.into_iter()
         .map(|(version, name, text)| {

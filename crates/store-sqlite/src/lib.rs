@@ -27,6 +27,7 @@ mod error;
 mod executions;
 mod former;
 mod identity;
+mod keys;
 mod lock;
 mod migrate;
 mod operations;

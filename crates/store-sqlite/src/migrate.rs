@@ -120,6 +120,11 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
         "additive_over",
         include_str!("../../../migrations/sqlite/0023_additive_over.sql"),
     ),
+    (
+        24,
+        "additive_api_key",
+        include_str!("../../../migrations/sqlite/0024_additive_api_key.sql"),
+    ),
 ];
 
 fn migrator() -> Migrator {

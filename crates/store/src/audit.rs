@@ -36,6 +36,12 @@ pub mod what {
     pub const DEAD_LETTER_REQUEUE_BEGUN: &str = "dead_letter.requeue_begun";
     /// An operator put a dead letter back; the target is its message id.
     pub const DEAD_LETTER_REQUEUE: &str = "dead_letter.requeue";
+    /// A key was made; the target is its id.
+    pub const KEY_CREATE: &str = "key.create";
+    /// A key took the place of another; the target is the id of the one before.
+    pub const KEY_ROTATE: &str = "key.rotate";
+    /// A key was revoked; the target is its id.
+    pub const KEY_REVOKE: &str = "key.revoke";
 }
 
 /// Something to be written down, in the same commit as the change itself.

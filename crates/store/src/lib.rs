@@ -13,6 +13,7 @@ pub mod audit;
 pub mod dead_letters;
 pub mod error;
 pub mod executions;
+pub mod keys;
 pub mod leases;
 pub mod meters;
 pub mod operations;
@@ -36,6 +37,10 @@ pub use error::StoreError;
 pub use executions::{
     Bodies, Cursor, ExecutionFilter, ExecutionPage, ExecutionRecord, ExecutionStore,
     HistoryRetention, RecordRetention, SlotHolder, SlotWorker, Standing, stored_labels,
+};
+pub use keys::{
+    KeyOutcome, KeyRecord, KeyRotation, KeyStore, MAX_KEYS, NewKey, Standing as KeyStanding,
+    audit_of_revocation, stored_grants,
 };
 pub use leases::{ExecutorRow, Lease, LeaseTrouble, ObservedLease, TroubleNote};
 pub use meters::{Meter, MeterPage, MeterPlace, MeterRow};
@@ -81,6 +86,7 @@ pub trait Store:
     + PauseStore
     + PolicyStore
     + OperationStore
+    + KeyStore
     + Send
     + Sync
     + 'static
