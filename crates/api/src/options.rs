@@ -3,15 +3,15 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use attune_core::Network;
+use attune_core::{Auth, Network};
 
 /// Settings of the server; see [`ApiOptions::new`] for the defaults.
 #[derive(Debug, Clone)]
 pub struct ApiOptions {
     /// Where it listens; port 0 takes a free one.
     pub listen: SocketAddr,
-    /// Who is served there. It must reach the address to listen on.
-    pub network: Network,
+    /// Whether clients must say who they are.
+    pub auth: Auth,
     /// How many partitions the cluster has.
     pub partitions: u16,
     /// Larger request bodies are refused with 413, in bytes.
@@ -82,7 +82,7 @@ impl ApiOptions {
     pub fn new(listen: SocketAddr, partitions: u16) -> Self {
         Self {
             listen,
-            network: Network::Loopback,
+            auth: Auth::Off,
             partitions,
             max_body_bytes: attune_core::input::DEFAULT_MAX_BYTES,
             max_message_bytes: attune_core::input::DEFAULT_MAX_BYTES,
@@ -99,6 +99,14 @@ impl ApiOptions {
             ops: OpsListen::Off,
             ops_network: Network::Loopback,
             max_requests: 1024,
+        }
+    }
+
+    /// The network that is served: where nobody is asked who they are, only this machine.
+    pub(crate) const fn network(&self) -> Network {
+        match self.auth {
+            Auth::Off => Network::Loopback,
+            Auth::Required => Network::Private,
         }
     }
 

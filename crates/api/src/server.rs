@@ -27,11 +27,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
     /// The address can be reached from outside the network that is to be served.
-    #[error(
-        "{setting} is {listen}, which other machines can reach: as long as there is no authentication \
-         this has to be said by {}, and a public address is refused",
-        setting.replace("listen", "network: private")
-    )]
+    #[error("{setting} is {listen}, which is no address of the network that may be served there")]
     Beyond {
         /// The setting that names it.
         setting: &'static str,
@@ -70,7 +66,7 @@ impl Addresses {
             }
             OpsListen::Near(address) => Some(listen_near(address, options.ops_network).await?),
         };
-        let api = listen("api.listen", options.listen, options.network).await?;
+        let api = listen("api.listen", options.listen, options.network()).await?;
         Ok(Self { api, ops })
     }
 }
@@ -117,7 +113,7 @@ impl ApiServer {
             door(listener, router, bounds)
         });
         let bounds = Bounds {
-            network: options.network,
+            network: options.network(),
             max_connections: options.max_connections,
             beyond: Beyond::Wait,
             max_per_peer: options.max_connections_per_peer,

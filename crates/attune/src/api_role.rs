@@ -74,7 +74,7 @@ pub(crate) async fn start(
 pub(crate) fn options(settings: &Settings, runs: bool) -> ApiOptions {
     let api = &settings.api;
     let mut options = ApiOptions::new(api.listen, settings.cluster.partitions);
-    options.network = api.network;
+    options.auth = api.auth();
     options.ops_network = settings.ops.network;
     options.max_body_bytes = api.max_body_bytes;
     options.max_message_bytes = settings.broker.max_message_bytes;

@@ -21,10 +21,9 @@ pub(crate) fn warn_of(settings: &Settings, roles: &[Role]) {
 
 /// Listeners for which a private network is said, though only this machine can connect: probably a mistake.
 fn unopened(settings: &Settings, roles: &[Role]) -> Vec<String> {
-    let (api, ops, metrics) = (&settings.api, &settings.ops, &settings.metrics);
+    let (ops, metrics) = (&settings.ops, &settings.metrics);
     let serves_api = roles.contains(&Role::Api);
     let listeners = [
-        ("api", Some(api.listen).filter(|_| serves_api), api.network),
         ("ops", ops.listen.filter(|_| serves_api), ops.network),
         (
             "metrics",
@@ -56,8 +55,8 @@ fn exposures(settings: &Settings, roles: &[Role]) -> Vec<String> {
     ];
     if serves_api && !Network::Loopback.reaches(api.listen.ip()) {
         found.push(format!(
-            "api.network is private: everybody who reaches {} may submit, cancel and define actions, \
-             which run programs; there is no authentication yet",
+            "everybody who reaches {} may submit, cancel and define actions, which run programs: \
+             api.auth is required, and there are no keys yet to ask for",
             api.listen
         ));
     }
@@ -91,7 +90,8 @@ mod tests {
     fn what_other_machines_reach_is_said_by_who_opens_it() {
         let flags = [
             ("api.listen", "0.0.0.0:8080"),
-            ("api.network", "private"),
+            ("api.behind_proxy", "true"),
+            ("api.trusted_proxies", "10.0.0.5"),
             ("ops.listen", "10.0.0.1:8081"),
             ("ops.network", "private"),
             ("metrics.listen", "0.0.0.0:9100"),
@@ -118,7 +118,6 @@ mod tests {
     #[test]
     fn what_was_to_be_opened_and_is_not_is_said() {
         let flags = [
-            ("api.network", "private"),
             ("ops.listen", "127.0.0.1:8081"),
             ("ops.network", "private"),
             ("metrics.listen", "[::1]:9100"),
@@ -127,17 +126,10 @@ mod tests {
         let settings = Loader::new().flags(flags).load().unwrap().settings;
         let of = |roles: &[Role]| unopened(&settings, roles).join("\n");
         let (api, worker) = (of(&[Role::Api]), of(&[Role::Worker]));
-        assert!(
-            api.contains("api.network is private and opens nothing"),
-            "{api}"
-        );
         assert!(api.contains("ops.listen is 127.0.0.1:8081"), "{api}");
         assert!(!api.contains("metrics"), "{api}");
         assert!(worker.contains("metrics.listen is [::1]:9100"), "{worker}");
-        assert!(!worker.contains("api"), "{worker}");
-        let opened = [("api.network", "private"), ("api.listen", "0.0.0.0:8080")];
-        let settings = Loader::new().flags(opened).load().unwrap().settings;
-        assert!(unopened(&settings, &Role::ALL).is_empty());
+        assert!(!worker.contains("ops"), "{worker}");
         assert!(unopened(&Settings::default(), &Role::ALL).is_empty());
     }
 }

@@ -7,7 +7,7 @@
 use std::net::SocketAddr;
 
 use attune_core::network::is_public;
-use attune_core::{Network, PartitionId};
+use attune_core::{Network, PartitionId, Subnet};
 use serde_json::Value;
 use url::Url;
 
@@ -35,8 +35,10 @@ pub(crate) enum Kind {
     Choice(&'static [&'static str]),
     /// A URL with one of these schemes; secret.
     Url(&'static [&'static str]),
-    /// `ADDRESS:PORT`, not on a public address.
+    /// `ADDRESS:PORT`.
     Listen,
+    /// `ADDRESS:PORT`, not on a public address.
+    PrivateListen,
     /// The name of a process.
     Name,
     /// The name of a pool of workers; part of a routing key.
@@ -51,6 +53,8 @@ pub(crate) enum Kind {
     LogDirective,
     /// A list of names of variables.
     VariableNames,
+    /// A list of addresses and networks.
+    Subnets,
 }
 
 const DAY_SECONDS: u64 = 24 * 3600;
@@ -146,7 +150,12 @@ pub(crate) const KEYS: &[Key] = &[
     integer("worker.http.max_body_bytes", 1, BROKER_MAX_MESSAGE, "bytes"),
     key("worker.env_allow", Kind::VariableNames),
     key("api.listen", Kind::Listen),
-    key("api.network", NETWORK),
+    optional("api.auth", Kind::Choice(&["required", "off"])),
+    optional("api.tls.cert_file", Kind::File),
+    optional("api.tls.key_file", Kind::File),
+    optional("api.tls.client_ca_file", Kind::File),
+    key("api.behind_proxy", Kind::Switch),
+    key("api.trusted_proxies", Kind::Subnets),
     integer("api.max_body_bytes", 1024, BROKER_MAX_MESSAGE, "bytes"),
     integer("api.max_connections_per_peer", 1, 1024, "connections"),
     seconds("api.submit_timeout_seconds", 1, 300),
@@ -155,11 +164,19 @@ pub(crate) const KEYS: &[Key] = &[
     optional("history.dir", Kind::Folder),
     key("log.level", Kind::LogDirective),
     key("log.format", Kind::Choice(&["text", "json", "auto"])),
-    optional("metrics.listen", Kind::Listen),
+    optional("metrics.listen", Kind::PrivateListen),
     key("metrics.network", NETWORK),
-    optional("ops.listen", Kind::Listen),
+    optional("ops.listen", Kind::PrivateListen),
     key("ops.network", NETWORK),
 ];
+
+/// Keys that there were once, and what took their place.
+pub(crate) const GONE: &[(&str, &str)] = &[(
+    "api.network",
+    "it is gone: leave it out, and let other machines reach the API by `api.auth` (required, which it is \
+     wherever it is not set) with `api.tls.cert_file` and `api.tls.key_file`, or with `api.behind_proxy` and \
+     `api.trusted_proxies`",
+)];
 
 /// What the name of a key ends with that names a file with the value of the key without it.
 const IN_A_FILE: &str = "_file";
@@ -221,6 +238,10 @@ impl Kind {
                 format!("a URL that begins with {}://", schemes.join(":// or "))
             }
             Self::Listen => {
+                "ADDRESS:PORT, such as 127.0.0.1:8080, [::1]:8080 or, for other machines, 0.0.0.0:8080"
+                    .to_owned()
+            }
+            Self::PrivateListen => {
                 "ADDRESS:PORT, such as 127.0.0.1:8080, [::1]:8080 or, for a private network, \
                  0.0.0.0:8080"
                     .to_owned()
@@ -236,6 +257,9 @@ impl Kind {
             Self::VariableNames => {
                 "a list of names of variables, such as [PATH, HOME] or \"PATH, HOME\"".to_owned()
             }
+            Self::Subnets => "a list of addresses and networks, such as [10.0.0.5, 10.1.0.0/16] or \
+                 \"10.0.0.5, 10.1.0.0/16\""
+                .to_owned(),
         }
     }
 
@@ -243,7 +267,8 @@ impl Kind {
         match self {
             Self::Integer { min, max, .. } => check_integer(value, *min, *max),
             Self::Switch => check_switch(value),
-            Self::VariableNames => check_variable_names(value),
+            Self::VariableNames => check_list(value, check_variable_name),
+            Self::Subnets => check_list(value, check_subnet),
             Self::Url(schemes) => check_url(value, schemes),
             Self::Choice(words) => check_text(value, |text| {
                 if words.contains(&text) {
@@ -252,7 +277,8 @@ impl Kind {
                     Err(unfit(text))
                 }
             }),
-            Self::Listen => check_text(value, check_listen),
+            Self::Listen => check_text(value, |text| read_listen(text).map(drop)),
+            Self::PrivateListen => check_text(value, check_private_listen),
             Self::Name => check_text(value, |text| check_word(text, 1..=128, is_name)),
             Self::Pool => check_text(value, |text| check_word(text, 1..=64, is_pool)),
             Self::Prefix => check_text(value, |text| check_word(text, 0..=64, is_name)),
@@ -423,8 +449,12 @@ fn check_postgres_parameters(place: &str) -> Result<(), String> {
     Ok(())
 }
 
-fn check_listen(text: &str) -> Result<(), String> {
-    let address: SocketAddr = text.parse().map_err(|_| unfit(text))?;
+fn read_listen(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| unfit(text))
+}
+
+fn check_private_listen(text: &str) -> Result<(), String> {
+    let address = read_listen(text)?;
     if Network::Private.may_listen_on(address.ip()) {
         return Ok(());
     }
@@ -434,7 +464,7 @@ fn check_listen(text: &str) -> Result<(), String> {
         "no address of a private network"
     };
     Err(format!(
-        "{address} is {what}, which is refused until authentication exists"
+        "{address} is {what}, which is refused: nobody is asked there who they are"
     ))
 }
 
@@ -488,12 +518,13 @@ fn is_level(text: &str, levels: &[&str]) -> bool {
     levels.contains(&text.to_ascii_lowercase().as_str())
 }
 
-fn check_variable_names(value: &Value) -> Result<Value, String> {
-    let names: Vec<&str> = match value {
+/// Takes a list, or a text with commas between its items.
+fn check_list(value: &Value, check: impl Fn(&str) -> Result<(), String>) -> Result<Value, String> {
+    let items: Vec<&str> = match value {
         Value::String(text) => text
             .split(',')
             .map(str::trim)
-            .filter(|name| !name.is_empty())
+            .filter(|item| !item.is_empty())
             .collect(),
         Value::Array(items) => items
             .iter()
@@ -501,11 +532,19 @@ fn check_variable_names(value: &Value) -> Result<Value, String> {
             .collect::<Result<_, _>>()?,
         _ => return Err(describe(value)),
     };
-    if let Some(name) = names
-        .iter()
-        .find(|name| name.is_empty() || name.contains(['=', '\0', ' ']))
-    {
+    items.iter().try_for_each(|item| check(item))?;
+    Ok(Value::from(items))
+}
+
+fn check_variable_name(name: &str) -> Result<(), String> {
+    if name.is_empty() || name.contains(['=', '\0', ' ']) {
         return Err(unfit(name));
     }
-    Ok(Value::from(names))
+    Ok(())
+}
+
+fn check_subnet(text: &str) -> Result<(), String> {
+    text.parse::<Subnet>()
+        .map(drop)
+        .map_err(|error| error.to_string())
 }

@@ -21,6 +21,7 @@
 //! What a value may be is in one table (`keys.rs`), which also gives the words of the messages
 //! and of `docs/CONFIGURATION.md`.
 
+mod api;
 mod files;
 mod keys;
 mod loader;
@@ -30,15 +31,15 @@ mod settings;
 mod suggest;
 mod validate;
 
+pub use api::{ApiSettings, TlsSettings};
 pub use loader::{Loaded, Loader, Warning};
 pub use problem::{LoadError, Problem, Problems, Source};
 pub use secret::{Secret, redact_urls};
 pub use settings::{
-    ApiSettings, BatchSettings, BrokerSettings, ClusterSettings, CompletionListenerSettings,
-    DatabaseSettings, ExecutorSettings, HistorySettings, IntakeSettings, LeaseSettings, LogFormat,
-    LogSettings, MetricsSettings, OpsSettings, PrintFormat, QueueSettings, QueueType,
-    ReconcileSettings, Settings, StatsSettings, Wiring, WorkerHttpSettings, WorkerLeaseSettings,
-    WorkerSettings,
+    BatchSettings, BrokerSettings, ClusterSettings, CompletionListenerSettings, DatabaseSettings,
+    ExecutorSettings, HistorySettings, IntakeSettings, LeaseSettings, LogFormat, LogSettings,
+    MetricsSettings, OpsSettings, PrintFormat, QueueSettings, QueueType, ReconcileSettings,
+    Settings, StatsSettings, Wiring, WorkerHttpSettings, WorkerLeaseSettings, WorkerSettings,
 };
 
 /// The commented default file, as it is in the program: every key with its default.

@@ -416,6 +416,9 @@ fn join(path: &str, name: &str) -> String {
 
 /// The message for an unknown key; the suggestion is written the way the source writes keys.
 fn unknown(name: &str, source: &Source) -> String {
+    if let Some((_, instead)) = keys::GONE.iter().find(|(gone, _)| *gone == name) {
+        return (*instead).to_owned();
+    }
     let sections = KEYS
         .iter()
         .flat_map(|key| key.name.match_indices('.').map(|(at, _)| &key.name[..at]));

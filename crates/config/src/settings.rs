@@ -10,6 +10,7 @@ use config::{Config, File, FileFormat};
 use serde::{Deserialize, Serialize};
 
 use crate::DEFAULT_FILE;
+use crate::api::ApiSettings;
 use crate::secret::Secret;
 
 /// Everything that can be set.
@@ -385,32 +386,6 @@ impl WorkerHttpSettings {
     #[must_use]
     pub const fn timeout(&self) -> Duration {
         Duration::from_secs(self.timeout_seconds)
-    }
-}
-
-/// The API role.
-#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
-#[serde(deny_unknown_fields)]
-pub struct ApiSettings {
-    /// Where to listen.
-    pub listen: SocketAddr,
-    /// Who may reach that.
-    pub network: Network,
-    /// The largest request body, in bytes.
-    pub max_body_bytes: usize,
-    /// Connections that one address may have.
-    pub max_connections_per_peer: usize,
-    /// See [`submit_timeout`](Self::submit_timeout).
-    pub submit_timeout_seconds: u64,
-    /// The largest page that a list may be asked for.
-    pub max_page_size: usize,
-}
-
-impl ApiSettings {
-    /// How long a submission waits for the owner's answer.
-    #[must_use]
-    pub const fn submit_timeout(&self) -> Duration {
-        Duration::from_secs(self.submit_timeout_seconds)
     }
 }
 

@@ -78,6 +78,7 @@ impl Settings {
                 ),
             ));
         }
+        self.api.check_relations(&mut problems);
         self.check_networks(&mut problems);
         if has_late_at(self.database.url.expose()) {
             problems.push(problem(
@@ -102,7 +103,6 @@ impl Settings {
     /// Nothing that has no authentication or no encryption leaves this machine unless somebody said so.
     fn check_networks(&self, problems: &mut Vec<Problem>) {
         let listeners = [
-            ("api", Some(self.api.listen), self.api.network),
             ("metrics", self.metrics.listen, self.metrics.network),
             ("ops", self.ops.listen, self.ops.network),
         ];
@@ -111,7 +111,7 @@ impl Settings {
                 problems.push(problem(
                     &format!("{section}.listen"),
                     format!(
-                        "other machines can reach {listen}, and there is no authentication yet: set \
+                        "other machines can reach {listen}, where nobody is asked who they are: set \
                          `{section}.network` to private if all that can are trusted, or listen on \
                          127.0.0.1:{}",
                         listen.port()
@@ -141,7 +141,7 @@ impl Settings {
     }
 }
 
-fn problem(key: &str, message: String) -> Problem {
+pub(crate) fn problem(key: &str, message: String) -> Problem {
     Problem {
         key: key.to_owned(),
         source: None,

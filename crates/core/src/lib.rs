@@ -4,6 +4,7 @@
 //! none of it reads a clock, a socket or a file.
 
 pub mod action;
+pub mod auth;
 pub mod explain;
 pub mod foreign;
 pub mod ids;
@@ -27,8 +28,10 @@ pub mod stats;
 pub mod status;
 pub mod strict;
 pub mod submission;
+pub mod subnet;
 
 pub use action::{Action, ActionRef, ActionSpec, Builtin, OnWorkerLost, Run, check_pool};
+pub use auth::Auth;
 pub use explain::Explanation;
 pub use ids::{
     ActionId, Attempt, Epoch, ExecutionId, OwnerId, PartitionId, RequestGap, RequestId, Seq,
@@ -58,3 +61,4 @@ pub use span::millis;
 pub use stats::{QueueStats, QueueTotals};
 pub use status::{IllegalMove, Move, Status};
 pub use submission::{Submission, read_time};
+pub use subnet::Subnet;

@@ -123,7 +123,7 @@ pub(crate) fn router_until(
 ) -> Router {
     let permits = Arc::new(Semaphore::new(options.max_requests));
     let request_timeout = options.request_timeout();
-    let network = options.network;
+    let network = options.network();
     let aside = Arc::new(Aside::new());
     let catalog = Catalog::new(ports.actions.clone(), Arc::clone(&aside));
     let events = Events::new(Arc::clone(&ports.bus));

@@ -5,6 +5,7 @@
     reason = "clippy takes helpers of tests for production code"
 )]
 
+mod api;
 mod documentation;
 mod refusals;
 

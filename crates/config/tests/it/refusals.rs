@@ -104,9 +104,9 @@ fn impossible_values_are_refused_with_what_would_be_right() {
             "expected true or false",
         ),
         (
-            "ATTUNE__API__LISTEN",
+            "ATTUNE__OPS__LISTEN",
             "8.8.8.8:8080",
-            "refused until authentication exists",
+            "refused: nobody is asked there who they are",
         ),
         (
             "ATTUNE__API__LISTEN",
@@ -266,15 +266,10 @@ fn all_problems_of_all_sources_are_told_at_once() {
 fn leaving_loopback_has_to_be_said() {
     for (flags, key, words) in [
         (
-            &[("api.listen", "0.0.0.0:8080")][..],
-            "api.listen",
-            "set `api.network` to private",
-        ),
-        (
             &[
                 ("metrics.listen", "10.0.0.1:9100"),
-                ("api.network", "private"),
-            ],
+                ("ops.network", "private"),
+            ][..],
             "metrics.listen",
             "set `metrics.network` to private if all that can are trusted, or listen on 127.0.0.1:9100",
         ),
@@ -312,8 +307,8 @@ fn leaving_loopback_has_to_be_said() {
         assert!(!text.contains("hunter2"), "{text}");
     }
     let flags = [
-        ("api.listen", "0.0.0.0:8080"),
-        ("api.network", "private"),
+        ("ops.listen", "0.0.0.0:8081"),
+        ("ops.network", "private"),
         ("broker.url", "amqp://u:p@mq.example.com:5672/v"),
         ("broker.network", "private"),
     ];
