@@ -14,6 +14,7 @@ mod executions;
 mod explain;
 mod health;
 mod holders;
+mod keys;
 mod operations;
 mod pauses;
 mod policies;
@@ -30,6 +31,7 @@ pub use executions::{BatchItem, Cancelled, Execution, ExecutionList, Submitted};
 pub use explain::{ExplainState, ExplainView};
 pub use health::{ComponentHealth, Liveness, Readiness};
 pub use holders::{Holder, HolderList, HolderWorker, ReleaseRequest, Released};
+pub use keys::{KeyList, KeyMade, KeyRequest, KeyState, KeyView, RotateRequest};
 pub use operations::{
     AdminQueue, ByPriority, OperationFilter, OperationList, OperationName, OperationPreview,
     OperationRequest, OperationState, OperationView, PriorityRequest, Reprioritised,

@@ -3,6 +3,7 @@
 
 mod explained;
 mod fairness;
+mod identity;
 mod policies;
 mod rates;
 mod shapes;
@@ -21,6 +22,7 @@ use crate::{BatchItem, Submitted};
 
 pub use explained::{Basis, Estimate, Lack, LimitHolder, NoEstimate, OrderKey, Reason};
 pub use fairness::Fairness;
+pub use identity::{Rate, Rates, Role};
 pub use policies::{
     ActionDefaults, ConcurrencyDefaults, PolicyDocument, PolicyScope, RetryDefaults,
 };

@@ -37,6 +37,13 @@ impl ApiError {
         }
     }
 
+    /// The same with another code.
+    #[must_use]
+    pub(crate) fn with_code(mut self, code: &'static str) -> Self {
+        self.detail.code = code.into();
+        self
+    }
+
     /// The connection ends with this answer.
     #[must_use]
     pub(crate) fn closing(mut self) -> Self {

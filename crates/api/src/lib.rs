@@ -12,14 +12,15 @@
 //! - **The owner decides.** Checks here (parameter schema, known action) spare the owner work and
 //!   give better words; they use a view of the actions that may be a second old.
 //!
-//! There is no authentication yet, so the server serves this machine only, or a private network where
-//! that is said, and refuses requests that a browser sends on behalf of a foreign page
-//! ([`attune_runtime::http`]).
+//! - **Nobody may do what was not allowed to them.** What each endpoint needs stands in one table, and
+//!   what does not stand there is refused. Where no key is asked for, only this machine is served, and
+//!   no request that a browser sends on behalf of a foreign page ([`attune_runtime::http`]).
 //!
 //! [`ApiServer`] is the service; [`router`] is the same without a socket, for tests.
 
 mod answers;
 mod aside;
+mod auth;
 mod body;
 mod budget;
 mod catalog;
@@ -27,6 +28,7 @@ mod error;
 mod events;
 mod extent;
 pub mod health;
+pub mod keys;
 mod layers;
 mod matching;
 mod options;
@@ -40,6 +42,7 @@ mod routes;
 mod schema;
 mod server;
 
+pub use auth::ClientRates;
 pub use error::ApiError;
 pub use options::{ApiOptions, OpsListen, QueueDefaults};
 pub use ports::{Commands, LiveQueues, Ports};

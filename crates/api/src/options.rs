@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use attune_core::{Auth, Network};
 
+use crate::auth::ClientRates;
+
 /// Settings of the server; see [`ApiOptions::new`] for the defaults.
 #[derive(Debug, Clone)]
 pub struct ApiOptions {
@@ -12,6 +14,8 @@ pub struct ApiOptions {
     pub listen: SocketAddr,
     /// Whether clients must say who they are.
     pub auth: Auth,
+    /// How much one key may ask for.
+    pub rates: ClientRates,
     /// How many partitions the cluster has.
     pub partitions: u16,
     /// Larger request bodies are refused with 413, in bytes.
@@ -83,6 +87,7 @@ impl ApiOptions {
         Self {
             listen,
             auth: Auth::Off,
+            rates: ClientRates::default(),
             partitions,
             max_body_bytes: attune_core::input::DEFAULT_MAX_BYTES,
             max_message_bytes: attune_core::input::DEFAULT_MAX_BYTES,

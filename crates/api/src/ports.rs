@@ -11,8 +11,8 @@ use attune_messages::v1::{Accepted, ForceRelease};
 use attune_record::Recorder;
 use attune_runtime::Health;
 use attune_store::{
-    ActionStore, AuditStore, DeadLetterStore, ExecutionStore, OperationStore, PartitionStore,
-    PauseStore, PolicyStore, StatsStore, Store, WorkerStore,
+    ActionStore, AuditStore, DeadLetterStore, ExecutionStore, KeyStore, OperationStore,
+    PartitionStore, PauseStore, PolicyStore, StatsStore, Store, WorkerStore,
 };
 
 use crate::ready::{BusProbe, PartitionsProbe, Probe, StoreProbe};
@@ -175,6 +175,8 @@ pub trait LiveQueues: Send + Sync + 'static {
 /// Everything the server talks to.
 #[derive(Clone)]
 pub struct Ports {
+    /// Keys of clients.
+    pub keys: Arc<dyn KeyStore>,
     /// Actions and their policies.
     pub actions: Arc<dyn ActionStore>,
     /// Executions, to be read.
@@ -230,6 +232,7 @@ impl Ports {
             policies: store.clone(),
             operations: store.clone(),
             letters: store.clone(),
+            keys: store.clone(),
             bus: bus.clone(),
             commands,
             probes: vec![

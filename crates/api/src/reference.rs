@@ -8,6 +8,7 @@ use axum::response::IntoResponse;
 use axum::routing::get;
 use bytes::Bytes;
 use utoipa::openapi::path::{Operation, ParameterIn, PathItem};
+use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::{
     Components, ContentBuilder, InfoBuilder, OpenApi, Ref, RefOr, Response, ResponseBuilder,
 };
@@ -20,14 +21,24 @@ const PAGE_POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style
                            'unsafe-inline'; connect-src 'self'; base-uri 'none'; form-action 'none'";
 
 /// What any request may be answered with, whatever it asks.
-const ALWAYS: [(&str, &str); 4] = [
+const ALWAYS: [(&str, &str); 6] = [
+    (
+        "401",
+        "`UNAUTHENTICATED`: no key, or one that is not accepted, where one is needed.",
+    ),
     (
         "403",
-        "`FOREIGN_ORIGIN`: `Host` or `Origin` names another machine, or one outside the network that is served.",
+        "`FORBIDDEN`: the key lacks the permission that the message names, or is not for this action, pool or \
+         user. `FOREIGN_ORIGIN`: where no key is asked for: `Host` or `Origin` names another machine.",
     ),
     (
         "405",
         "`METHOD_NOT_ALLOWED`; the header `Allow` says which methods there are.",
+    ),
+    (
+        "429",
+        "`RATE_LIMITED`: more was asked for with this key than its rate allows, or too many keys that are not \
+         good came from this address; nothing was done.",
     ),
     (
         "500",
@@ -105,6 +116,18 @@ fn complete(mut document: OpenApi) -> OpenApi {
     let mut schemas = vec![(ErrorBody::name().into_owned(), ErrorBody::schema())];
     ErrorBody::schemas(&mut schemas);
     components.schemas.extend(schemas);
+    let mut bearer = Http::new(HttpAuthScheme::Bearer);
+    bearer.description = Some(
+        "A key, as `attune keys create` makes it. Where the server asks for none (on loopback, `api.auth: \
+         off`) it may be left out."
+            .to_owned(),
+    );
+    components.add_security_scheme("key", SecurityScheme::Http(bearer));
+    let none: [&str; 0] = [];
+    document.security = Some(vec![
+        SecurityRequirement::new("key", none),
+        SecurityRequirement::default(),
+    ]);
     for item in document.paths.paths.values_mut() {
         for operation in operations(item) {
             add_errors(operation);

@@ -3,11 +3,14 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use attune_api::{Addresses, ApiOptions, ApiServer, LiveQueues, OpsListen, Ports, QueueDefaults};
+use attune_api::{
+    Addresses, ApiOptions, ApiServer, ClientRates, LiveQueues, OpsListen, Ports, QueueDefaults,
+};
 use attune_bus::BusError;
 use attune_commands::{ClientOptions, CommandClient};
-use attune_config::Settings;
+use attune_config::{RateSettings, Settings};
 use attune_core::{ActionId, QueueStats};
+use attune_identity::Rate;
 use attune_runtime::{Health, Metrics, Shutdown, descriptors, metrics_router, retry_until_ready};
 
 use crate::parts::{Parts, settle};
@@ -75,6 +78,7 @@ pub(crate) fn options(settings: &Settings, runs: bool) -> ApiOptions {
     let api = &settings.api;
     let mut options = ApiOptions::new(api.listen, settings.cluster.partitions);
     options.auth = api.auth();
+    options.rates = client_rates(&api.rates);
     options.ops_network = settings.ops.network;
     options.max_body_bytes = api.max_body_bytes;
     options.max_message_bytes = settings.broker.max_message_bytes;
@@ -105,6 +109,16 @@ pub(crate) fn options(settings: &Settings, runs: bool) -> ApiOptions {
         );
     }
     options
+}
+
+fn client_rates(rates: &RateSettings) -> ClientRates {
+    let rate = |per_second, burst| Rate { per_second, burst };
+    ClientRates {
+        submit: rate(rates.submit_per_second, rates.submit_burst),
+        read: rate(rates.read_per_second, rates.read_burst),
+        change: rate(rates.change_per_second, rates.change_burst),
+        failures_per_minute: rates.failures_per_minute,
+    }
 }
 
 /// Descriptors that connections of clients must leave.

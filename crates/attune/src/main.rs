@@ -8,6 +8,7 @@ mod demo;
 mod exposure;
 mod fence;
 mod health_command;
+mod keys_command;
 mod manual;
 mod parts;
 mod roles;
@@ -19,6 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, ensure};
+use attune_cli::ClientCommand;
 use attune_config::{Loaded, Loader, LogFormat, Settings, Wiring};
 use attune_runtime::{Shutdown, telemetry};
 use attune_store::{Store, StoreError};
@@ -150,6 +152,9 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::CheckHistory(arguments) => {
             let dir = loaded.settings.history.dir.as_deref();
             return Ok(check_history::run(&arguments, dir));
+        }
+        Command::Client(ClientCommand::Keys(arguments)) if arguments.asks_database() => {
+            return keys_command::run(&loaded.settings, &arguments).await;
         }
         Command::Client(command) => return attune_cli::run(command).await,
         Command::Health(arguments) => {
@@ -323,7 +328,10 @@ fn load(cli: &Cli, embedded: bool) -> anyhow::Result<Loaded> {
         .iter()
         .map(|(key, value)| (key.as_str(), value.as_str()));
     // Neither needs a secret, and a process whose secrets have changed since it started is well.
-    let leaves_files = matches!(cli.command, Command::Client(_) | Command::Health(_));
+    let leaves_files = match &cli.command {
+        Command::Client(ClientCommand::Keys(arguments)) => !arguments.asks_database(),
+        command => matches!(command, Command::Client(_) | Command::Health(_)),
+    };
     let loader = loader.leave_files(leaves_files);
     Ok(loader.file(cli.config.clone()).flags(flags).load()?)
 }

@@ -23,7 +23,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::parts::Parts;
-use crate::{api_role, exposure};
+use crate::{api_role, exposure, keys_command};
 use keepers::{start_listener, start_stats};
 
 mod executor;
@@ -127,6 +127,9 @@ pub(crate) async fn serve(
     );
     if settings.wiring == attune_config::Wiring::Embedded {
         apply_core_pack(parts.store.as_ref(), settings).await?;
+        if roles.contains(&Role::Api) {
+            keys_command::hand_out_first_key(parts.store.as_ref(), &settings.data_dir).await?;
+        }
     }
     // They outlive the stop: a worker may let what it runs go on for hours.
     let probes = Shutdown::new();

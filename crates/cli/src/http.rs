@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use attune_api_types::{ErrorBody, ErrorDetail};
-use reqwest::header::IF_MATCH;
+use attune_identity::Key;
+use reqwest::header::{AUTHORIZATION, HeaderValue, IF_MATCH};
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode, Url};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -83,6 +84,8 @@ pub(super) struct Http {
     client: Client,
     base: Url,
     arrival: Arc<Arrival>,
+    /// By what the caller says who they are.
+    key: Option<HeaderValue>,
 }
 
 /// The wait for a server that is being started at the same time as the command: for somebody to
@@ -159,7 +162,28 @@ impl Http {
             client,
             base,
             arrival,
+            key: None,
         })
+    }
+
+    /// The same with a key in each request.
+    ///
+    /// # Errors
+    /// When it is no key, or would cross a network in the clear.
+    pub(super) fn with_key(mut self, key: &Key) -> Result<Self, Failure> {
+        if self.base.scheme() != "https" && !is_loopback(&self.base) {
+            return Err(Failure::usage(format!(
+                "the key would cross the network to {} in the clear: use https://, or leave the key out \
+                 (--key-file, ATTUNE_KEY_FILE, ATTUNE_KEY)",
+                self.shown()
+            )));
+        }
+        let value = format!("Bearer {}", key.expose());
+        let mut value = HeaderValue::try_from(value)
+            .map_err(|_| Failure::usage("the key is none".to_owned()))?;
+        value.set_sensitive(true);
+        self.key = Some(value);
+        Ok(self)
     }
 
     /// A request to `path` below `/api/v1`.
@@ -319,6 +343,9 @@ impl Http {
 
     /// Sends a request, again as long as nothing listens and the server may still come.
     async fn reach(&self, mut request: RequestBuilder) -> reqwest::Result<Response> {
+        if let Some(key) = &self.key {
+            request = request.header(AUTHORIZATION, key.clone());
+        }
         loop {
             let again = request.try_clone();
             let outcome = request.send().await;

@@ -18,6 +18,7 @@ mod executions;
 mod explain;
 mod holders;
 mod http;
+mod keys;
 mod lines;
 mod operation_follow;
 mod operation_list;
@@ -39,9 +40,12 @@ mod waits;
 mod yaml;
 
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use attune_identity::Key;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
@@ -57,6 +61,7 @@ use self::policies::PolicyArguments;
 use self::queues::QueuesArguments;
 use self::submit::SubmitArguments;
 
+pub use self::keys::{KeyFailure, Keys, KeysArguments};
 pub use self::probe::probe_for;
 
 /// Shown below the options of every client command.
@@ -87,6 +92,8 @@ pub enum ClientCommand {
     Cluster(ClusterArguments),
     /// Look at messages that nobody could use, and put them back.
     DeadLetters(DeadLettersArguments),
+    /// Make keys by which clients say who they are, list them and end them.
+    Keys(Box<KeysArguments>),
     /// Listen to what happens to actions whose policies say `events`.
     Events(EventsArguments),
 }
@@ -109,9 +116,54 @@ pub(crate) struct Connect {
     /// and does not answer is given up after 90 s, whatever stands here.
     #[arg(long, global = true, default_value_t = 10, value_name = "SECONDS", value_parser = seconds::<u64>)]
     connect_timeout: u64,
+    /// A file with the key by which you say who you are, which nobody else may read. ATTUNE_KEY may hold the
+    /// key itself instead; there is no option for that, since everybody on a machine sees options.
+    #[arg(long, global = true, env = KEY_FILE_VARIABLE, value_name = "FILE")]
+    key_file: Option<PathBuf>,
     /// Write one JSON document to stdout instead of tables.
     #[arg(long, global = true)]
     json: bool,
+}
+
+/// Names the file with the key of whoever asks.
+const KEY_FILE_VARIABLE: &str = "ATTUNE_KEY_FILE";
+/// Holds the key itself.
+const KEY_VARIABLE: &str = "ATTUNE_KEY";
+
+impl Connect {
+    /// The key of whoever asks, if they have one.
+    fn key(&self) -> Result<Option<Key>, Failure> {
+        let (text, place) = match &self.key_file {
+            Some(path) => (read_key(path)?, format!("--key-file {}", path.display())),
+            None => match std::env::var(KEY_VARIABLE).ok().filter(|it| !it.is_empty()) {
+                Some(text) => (text, KEY_VARIABLE.to_owned()),
+                None => return Ok(None),
+            },
+        };
+        let key = text.trim().parse();
+        key.map(Some)
+            .map_err(|error| Failure::usage(format!("{place}: {error}")))
+    }
+}
+
+/// What a file with a key holds.
+fn read_key(path: &Path) -> Result<String, Failure> {
+    let failed = |problem: String| {
+        let words = format!(
+            "--key-file {} ({KEY_FILE_VARIABLE}): {problem}",
+            path.display()
+        );
+        Failure::usage(words)
+    };
+    let mode = std::fs::metadata(path)
+        .map_err(|error| failed(error.to_string()))?
+        .permissions()
+        .mode();
+    if mode & 0o007 != 0 {
+        let words = "other accounts may read or change it; take that from them: chmod o= FILE";
+        return Err(failed(words.to_owned()));
+    }
+    std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))
 }
 
 /// The most that an option in seconds takes: a year, which no clock overflows by.
@@ -219,7 +271,20 @@ impl From<CallError> for Failure {
 /// # Errors
 /// When stdout cannot be written.
 pub async fn run(command: ClientCommand) -> anyhow::Result<ExitCode> {
-    let output = match execute(command).await {
+    print(execute(command).await)
+}
+
+/// Carries out what is asked of keys by something else than a server, and prints what it has to say; gives the
+/// exit code.
+///
+/// # Errors
+/// When stdout cannot be written.
+pub async fn run_keys(keys: &impl Keys, arguments: &KeysArguments) -> anyhow::Result<ExitCode> {
+    print(keys::carry_out(keys, arguments).await)
+}
+
+fn print(output: Result<Output, Failure>) -> anyhow::Result<ExitCode> {
+    let output = match output {
         Ok(output) => output,
         Err(failure) => Output::text("").with(failure.exit, vec![failure.message]),
     };
@@ -256,8 +321,12 @@ async fn execute(command: ClientCommand) -> Result<Output, Failure> {
         ClientCommand::Cluster(arguments) => &arguments.connect,
         ClientCommand::DeadLetters(arguments) => &arguments.connect,
         ClientCommand::Events(arguments) => &arguments.connect,
+        ClientCommand::Keys(arguments) => &arguments.connect,
     };
-    let http = Http::new(&connect.url, Duration::from_secs(connect.connect_timeout))?;
+    let mut http = Http::new(&connect.url, Duration::from_secs(connect.connect_timeout))?;
+    if let Some(key) = connect.key()? {
+        http = http.with_key(&key)?;
+    }
     match command {
         ClientCommand::Action(arguments) => action::execute(&http, arguments).await,
         ClientCommand::Policy(arguments) => policies::execute(&http, arguments).await,
@@ -269,5 +338,6 @@ async fn execute(command: ClientCommand) -> Result<Output, Failure> {
         ClientCommand::Cluster(arguments) => cluster::execute(&http, arguments).await,
         ClientCommand::DeadLetters(arguments) => dead_letters::execute(&http, arguments).await,
         ClientCommand::Events(arguments) => events::execute(&http, arguments).await,
+        ClientCommand::Keys(arguments) => keys::execute(&http, *arguments).await,
     }
 }

@@ -24,6 +24,8 @@ pub struct ApiSettings {
     pub behind_proxy: bool,
     /// The proxies.
     pub trusted_proxies: Vec<Subnet>,
+    /// How much one key may ask for.
+    pub rates: RateSettings,
     /// The largest request body, in bytes.
     pub max_body_bytes: usize,
     /// Connections that one address may have.
@@ -44,6 +46,26 @@ pub struct TlsSettings {
     pub key_file: Option<PathBuf>,
     /// Authorities one of which must have signed the certificate of every client.
     pub client_ca_file: Option<PathBuf>,
+}
+
+/// How much may be asked for with one key, unless the key says otherwise.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct RateSettings {
+    /// Executions a second.
+    pub submit_per_second: u32,
+    /// Executions at once.
+    pub submit_burst: u32,
+    /// Questions a second.
+    pub read_per_second: u32,
+    /// Questions at once.
+    pub read_burst: u32,
+    /// Other changes a second.
+    pub change_per_second: u32,
+    /// Other changes at once.
+    pub change_burst: u32,
+    /// Keys that are not good, from one address in a minute.
+    pub failures_per_minute: u32,
 }
 
 impl ApiSettings {

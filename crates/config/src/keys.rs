@@ -58,6 +58,8 @@ pub(crate) enum Kind {
 }
 
 const DAY_SECONDS: u64 = 24 * 3600;
+/// The highest rate and the largest burst.
+const RATE: u64 = 1_000_000;
 const MIB: u64 = 1024 * 1024;
 /// What RabbitMQ accepts by default, in bytes.
 const BROKER_MAX_MESSAGE: u64 = 128 * MIB;
@@ -156,6 +158,13 @@ pub(crate) const KEYS: &[Key] = &[
     optional("api.tls.client_ca_file", Kind::File),
     key("api.behind_proxy", Kind::Switch),
     key("api.trusted_proxies", Kind::Subnets),
+    integer("api.rates.submit_per_second", 1, RATE, "executions"),
+    integer("api.rates.submit_burst", 1, RATE, "executions"),
+    integer("api.rates.read_per_second", 1, RATE, "questions"),
+    integer("api.rates.read_burst", 1, RATE, "questions"),
+    integer("api.rates.change_per_second", 1, RATE, "changes"),
+    integer("api.rates.change_burst", 1, RATE, "changes"),
+    integer("api.rates.failures_per_minute", 1, RATE, "keys"),
     integer("api.max_body_bytes", 1024, BROKER_MAX_MESSAGE, "bytes"),
     integer("api.max_connections_per_peer", 1, 1024, "connections"),
     seconds("api.submit_timeout_seconds", 1, 300),

@@ -31,7 +31,7 @@ mod settings;
 mod suggest;
 mod validate;
 
-pub use api::{ApiSettings, TlsSettings};
+pub use api::{ApiSettings, RateSettings, TlsSettings};
 pub use loader::{Loaded, Loader, Warning};
 pub use problem::{LoadError, Problem, Problems, Source};
 pub use secret::{Secret, redact_urls};

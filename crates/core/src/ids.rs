@@ -198,6 +198,15 @@ impl RequestId {
         Self(Uuid::new_v5(&AGAIN, id.to_string().as_bytes()))
     }
 
+    /// The id under which the request of this name is known to the system. Two clients who name their requests
+    /// alike mean two requests.
+    #[must_use]
+    pub fn of_principal(self, name: &str) -> Self {
+        let mut text = self.0.as_bytes().to_vec();
+        text.extend_from_slice(name.as_bytes());
+        Self(Uuid::new_v5(&OF_PRINCIPAL, &text))
+    }
+
     /// The id for a client's free-form key: the key itself where it is a UUID, else a hash of it.
     pub fn from_key(key: &str) -> Self {
         Self(Uuid::parse_str(key).unwrap_or_else(|_| Uuid::new_v5(&NAMESPACE, key.as_bytes())))
@@ -206,6 +215,8 @@ impl RequestId {
 
 /// The name space of request ids for what is run again.
 const AGAIN: Uuid = Uuid::from_u128(0x0c3b_7d52_94e1_4f0e_8a6b_2f57_d1c9_03a8);
+/// The name space of request ids of clients that have shown who they are.
+const OF_PRINCIPAL: Uuid = Uuid::from_u128(0x8d0e_94c7_1b52_4c6f_a3d1_5e27_90bf_64ac);
 /// The name space of request ids that are made from clients' own keys.
 const NAMESPACE: Uuid = Uuid::from_u128(0x5f1d_6c0e_37a4_4b7b_9d52_61c1_0a77_5e0d);
 

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use attune_api_types::{ActionApplied, ActionList, ActionView, InForce};
 use attune_commands::ClientError;
 use attune_core::{ActionRef, ActionSpec};
+use attune_identity::Permission;
 use attune_record::{Record, now_ns};
 use axum::Json;
 use axum::extract::rejection::PathRejection;
@@ -15,9 +16,9 @@ use axum::response::{IntoResponse as _, Response};
 use tracing::warn;
 use uuid::Uuid;
 
-use super::holders::NOBODY;
 use super::{App, lost_task};
 use crate::answers::PageBudget;
+use crate::auth::Caller;
 use crate::body;
 use crate::catalog::compile;
 use crate::error::ApiError;
@@ -52,6 +53,7 @@ pub(crate) fn ref_of(path: Result<Path<String>, PathRejection>) -> Result<Action
 )]
 pub(crate) async fn apply(
     State(app): State<App>,
+    caller: Caller,
     path: Result<Path<String>, PathRejection>,
     uri: Uri,
     request: Request,
@@ -59,10 +61,11 @@ pub(crate) async fn apply(
     let action_ref = ref_of(path)?;
     let mut params = Params::of(&uri)?;
     let only_check = params.parse::<bool>("check")?.unwrap_or(false);
-    let who = params.take("who")?.unwrap_or_else(|| NOBODY.to_owned());
+    let who = caller.who(params.take("who")?)?;
     params.end("check, who")?;
     let instead = "an action has no such version; its policy has one (`PUT /policies/action/REF`)";
     no_if_match(request.headers(), instead)?;
+    caller.check_action(action_ref.as_str())?;
     let body = body::read(request, &app.options, &app.bodies).await?;
     let deadline = app.check_deadline();
     let problem = "too many actions are being applied; nothing was done, apply it again";
@@ -91,6 +94,7 @@ pub(crate) async fn apply(
     }
     drop(share);
     let spec = spec.settled();
+    check_pools(&app, &caller, &spec).await?;
     if only_check {
         policies::check_action(&app.ports, &app.policies, &spec).await?;
         return Ok(StatusCode::NO_CONTENT.into_response());
@@ -106,6 +110,15 @@ pub(crate) async fn apply(
         StatusCode::OK
     };
     Ok((status, Json(applied)).into_response())
+}
+
+/// Refuses a definition whose workers, now or so far, the key is not for: it decides what they run.
+async fn check_pools(app: &App, caller: &Caller, spec: &ActionSpec) -> Result<(), ApiError> {
+    caller.check_pool(&spec.pool)?;
+    match app.ports.actions.find_action(&spec.action_ref).await? {
+        Some(before) => caller.check_pool(&before.spec.pool),
+        None => Ok(()),
+    }
 }
 
 /// Why the owner has not taken over what is stored. Not in the words of a command, which say what
@@ -189,14 +202,20 @@ pub(super) fn record(app: &App, record: impl FnOnce() -> Record) {
 )]
 pub(crate) async fn show(
     State(app): State<App>,
+    caller: Caller,
     _none: NoParams,
     path: Result<Path<String>, PathRejection>,
 ) -> Result<Json<ActionView>, ApiError> {
     let action_ref = ref_of(path)?;
     let action = app.ports.actions.find_action(&action_ref).await?;
-    action
-        .map(|action| Json(action.into()))
-        .ok_or_else(|| ApiError::no_action(action_ref.as_str()))
+    let action = action.filter(|_| caller.is_shown(action_ref.as_str()));
+    let action = action.ok_or_else(|| ApiError::no_action(action_ref.as_str()))?;
+    let mut view = ActionView::from(action);
+    if !caller.principal().may(Permission::Read) {
+        // It is for whoever defines the action, and who looks after it.
+        view.spec.env.clear();
+    }
+    Ok(Json(view))
 }
 
 /// How many actions are read at once: a schema can have a mebibyte.

@@ -16,8 +16,8 @@ use axum::response::Response;
 
 use super::App;
 use super::executions::{id_of, listed};
-use super::holders::NOBODY;
 use super::operations::begun;
+use crate::auth::Caller;
 use crate::body;
 use crate::error::ApiError;
 use crate::query::{NoParams, Params};
@@ -61,6 +61,7 @@ pub(crate) async fn list(State(app): State<App>, uri: Uri) -> Result<Response, A
 )]
 pub(crate) async fn set_priority(
     State(app): State<App>,
+    caller: Caller,
     _none: NoParams,
     path: Result<Path<String>, PathRejection>,
     request: Request,
@@ -68,8 +69,7 @@ pub(crate) async fn set_priority(
     let id = id_of(path)?;
     let body = body::read(request, &app.options, &app.bodies).await?;
     let asked: PriorityRequest = body::parse(&body)?;
-    let who = asked.who.unwrap_or_else(|| NOBODY.to_owned());
-    check_text("who", &who)?;
+    let who = caller.who(asked.who)?;
     if let Some(reason) = &asked.reason {
         check_text("reason", reason)?;
     }

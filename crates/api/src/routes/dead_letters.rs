@@ -14,9 +14,9 @@ use axum::extract::{Path, Request, State};
 use axum::http::{StatusCode, Uri};
 use axum::response::Response;
 
-use super::holders::NOBODY;
 use super::{App, lost_task};
 use crate::answers::PageBudget;
+use crate::auth::Caller;
 use crate::body;
 use crate::error::ApiError;
 use crate::query::{NoParams, Params};
@@ -179,6 +179,7 @@ pub(crate) async fn show(
 )]
 pub(crate) async fn requeue(
     State(app): State<App>,
+    caller: Caller,
     _none: NoParams,
     path: Result<Path<String>, PathRejection>,
     request: Request,
@@ -186,8 +187,7 @@ pub(crate) async fn requeue(
     let id = id_of(path)?;
     let text = body::read(request, &app.options, &app.bodies).await?;
     let asked: RequeueRequest = body::parse(&text)?;
-    let who = asked.who.unwrap_or_else(|| NOBODY.to_owned());
-    check_text("who", &who)?;
+    let who = caller.who(asked.who)?;
     if let Some(reason) = &asked.reason {
         check_text("reason", reason)?;
     }

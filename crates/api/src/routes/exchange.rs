@@ -19,6 +19,7 @@ use uuid::Uuid;
 
 use super::App;
 use super::worker::{check, renew};
+use crate::auth::Caller;
 use crate::body;
 use crate::error::ApiError;
 use crate::query::NoParams;
@@ -82,6 +83,7 @@ struct HowEnded {
 )]
 pub(crate) async fn exchange(
     State(app): State<App>,
+    caller: Caller,
     _none: NoParams,
     request: Request,
 ) -> Result<Json<Exchanged>, ApiError> {
@@ -96,6 +98,7 @@ pub(crate) async fn exchange(
         draining: asked.draining,
     };
     check(&lease)?;
+    caller.check_pool(&lease.pool)?;
     if asked.wait_ms.is_some_and(|wait| wait > MAX_WAIT_MS) {
         let words = format!("`wait_ms` must be from 0 to {MAX_WAIT_MS}");
         return Err(ApiError::field("wait_ms", words));

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use attune_api_types::{Cancelled, Execution, ExecutionList};
 use attune_commands::ClientError;
 use attune_core::{ActionRef, ExecutionId, Reject, RejectCode};
+use attune_identity::Permission;
 use attune_store::{Bodies, Cursor, ExecutionFilter, ExecutionRecord, Standing};
 use axum::Json;
 use axum::extract::rejection::PathRejection;
@@ -16,6 +17,7 @@ use axum::response::Response;
 
 use super::App;
 use crate::answers::PageBudget;
+use crate::auth::Caller;
 use crate::error::ApiError;
 use crate::query::{NoParams, Params, decode_cursor, encode_cursor};
 
@@ -43,12 +45,14 @@ const LONG_ROWS: u32 = 8;
 )]
 pub(crate) async fn show(
     State(app): State<App>,
+    caller: Caller,
     _none: NoParams,
     path: Result<Path<String>, PathRejection>,
 ) -> Result<Response, ApiError> {
     let id = id_of(path)?;
     let memory = app.memory.reserve(SHOWN_BYTES).await?;
     let record = app.ports.executions.find_execution(id).await?;
+    let record = record.filter(|it| caller.sees(it.requested_by.as_deref()));
     let record = record.ok_or_else(|| ApiError::no_execution(id))?;
     Ok(memory.json(&view(record, Bodies::ALL)))
 }
@@ -70,13 +74,17 @@ pub(crate) async fn show(
     responses((status = 200, description = "A page; it ends early when it would be too large.",
         body = ExecutionList))
 )]
-pub(crate) async fn list(State(app): State<App>, uri: Uri) -> Result<Response, ApiError> {
+pub(crate) async fn list(
+    State(app): State<App>,
+    caller: Caller,
+    uri: Uri,
+) -> Result<Response, ApiError> {
     let mut params = Params::of(&uri)?;
     let action: Option<ActionRef> = params.parse("action")?;
     let filter = ExecutionFilter {
         action_ref: action.map(String::from),
         statuses: params.list("status")?,
-        requested_by: params.take("user")?,
+        requested_by: caller.user_of_list(params.take("user")?)?,
         group: params.take("group")?,
         priorities: Vec::new(),
         bodies: bodies(&params.list("include")?),
@@ -239,6 +247,7 @@ fn view(record: ExecutionRecord, bodies: Bodies) -> Execution {
 )]
 pub(crate) async fn cancel(
     State(app): State<App>,
+    caller: Caller,
     _none: NoParams,
     path: Result<Path<String>, PathRejection>,
 ) -> Result<(StatusCode, Json<Cancelled>), ApiError> {
@@ -246,6 +255,9 @@ pub(crate) async fn cancel(
     if id.partition().0 >= app.options.partitions {
         // No owner would ever answer.
         return Err(ApiError::no_execution(id));
+    }
+    if !caller.principal().may(Permission::Operate) {
+        check_own(&app, &caller, id).await?;
     }
     let accepted = match app
         .ports
@@ -262,6 +274,14 @@ pub(crate) async fn cancel(
         None => show_status(&app, id).await?,
     };
     Ok((StatusCode::ACCEPTED, Json(Cancelled { id, status })))
+}
+
+/// Refuses an execution of somebody else, as one that is not there.
+async fn check_own(app: &App, caller: &Caller, id: ExecutionId) -> Result<(), ApiError> {
+    let _memory = app.memory.reserve(SHOWN_BYTES).await?;
+    let record = app.ports.executions.find_execution(id).await?;
+    let own = record.filter(|it| it.requested_by.as_deref() == Some(caller.principal().name()));
+    own.map(drop).ok_or_else(|| ApiError::no_execution(id))
 }
 
 /// An owner knows only what waits or holds a slot, so it cannot tell an execution that has ended

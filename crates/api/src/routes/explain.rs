@@ -14,6 +14,7 @@ use chrono::Utc;
 
 use super::executions::{SHOWN_BYTES, id_of};
 use super::{App, pauses};
+use crate::auth::Caller;
 use crate::error::ApiError;
 use crate::query::NoParams;
 
@@ -36,12 +37,16 @@ const RETRY_AFTER_SECONDS: u32 = 5;
 )]
 pub(crate) async fn explain(
     State(app): State<App>,
+    caller: Caller,
     _none: NoParams,
     path: Result<Path<String>, PathRejection>,
 ) -> Result<Json<ExplainView>, ApiError> {
     let id = id_of(path)?;
     let memory = app.memory.reserve(SHOWN_BYTES).await?;
     let found = record(&app, id).await?;
+    if !caller.sees(found.requested_by.as_deref()) {
+        return Err(ApiError::no_execution(id));
+    }
     if found.status.is_terminal() {
         return Ok(Json(ended(&found)));
     }

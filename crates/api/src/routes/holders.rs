@@ -2,7 +2,7 @@
 
 use attune_api_types::ErrorBody;
 use attune_commands::ClientError;
-use attune_core::input::{check_required_text, check_text};
+use attune_core::input::check_required_text;
 use attune_core::{ExecutionId, Reject, RejectCode, RequestId, millis};
 use attune_messages::v1::ForceRelease;
 use attune_store::SlotHolder;
@@ -14,13 +14,11 @@ use axum::http::Uri;
 use super::App;
 use super::actions::ref_of;
 use super::executions::{id_of, refused};
+use crate::auth::Caller;
 use crate::body;
 use crate::error::ApiError;
 use crate::query::{NoParams, Params};
 use attune_api_types::{Holder, HolderList, HolderWorker, ReleaseRequest, Released};
-
-/// Who does something as long as nobody is asked to log in and gives no name.
-pub(super) const NOBODY: &str = "api";
 
 /// The holders of an action's slots, by rising id, in pages.
 #[utoipa::path(
@@ -93,6 +91,7 @@ fn holder(found: SlotHolder) -> Holder {
 )]
 pub(crate) async fn release(
     State(app): State<App>,
+    caller: Caller,
     _none: NoParams,
     path: Result<Path<String>, PathRejection>,
     request: Request,
@@ -100,9 +99,8 @@ pub(crate) async fn release(
     let id = id_of(path)?;
     let body = body::read(request, &app.options, &app.bodies).await?;
     let asked: ReleaseRequest = body::parse(&body)?;
-    let who = asked.who.unwrap_or_else(|| NOBODY.to_owned());
+    let who = caller.who(asked.who)?;
     check_required_text("reason", &asked.reason)?;
-    check_text("who", &who)?;
     let standing = app.ports.executions.find_standing(id).await?;
     let Some(standing) = standing else {
         return Err(ApiError::no_execution(id));

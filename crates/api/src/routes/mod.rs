@@ -9,6 +9,7 @@ mod exchange;
 mod executions;
 mod explain;
 mod holders;
+mod keys;
 mod operations;
 mod pauses;
 mod policies;
@@ -38,6 +39,7 @@ use utoipa_axum::routes;
 
 use crate::answers::AnswerMemory;
 use crate::aside::{Aside, Kind, Line};
+use crate::auth::{self, Gate};
 use crate::budget::{Budget, SMALL_BODY, Share};
 use crate::catalog::Catalog;
 use crate::error::ApiError;
@@ -124,6 +126,7 @@ pub(crate) fn router_until(
     let permits = Arc::new(Semaphore::new(options.max_requests));
     let request_timeout = options.request_timeout();
     let network = options.network();
+    let gate = Gate::new(options.auth, options.rates, ports.keys.clone());
     let aside = Arc::new(Aside::new());
     let catalog = Catalog::new(ports.actions.clone(), Arc::clone(&aside));
     let events = Events::new(Arc::clone(&ports.bus));
@@ -153,7 +156,11 @@ pub(crate) fn router_until(
             layers::bound_time,
         ))
         .layer(middleware::from_fn_with_state(permits, layers::bound_load));
-    layered(network, api.merge(probes).merge(extra))
+    let routes = api.merge(probes).merge(extra);
+    layered(
+        network,
+        routes.layer(middleware::from_fn_with_state(Arc::new(gate), auth::admit)),
+    )
 }
 
 /// The probes, and what `extra` adds to them, without the API.
@@ -215,6 +222,9 @@ fn api(app: App) -> OpenApiRouter {
         .routes(routes!(dead_letters::list))
         .routes(routes!(dead_letters::show))
         .routes(routes!(dead_letters::requeue))
+        .routes(routes!(keys::list, keys::create))
+        .routes(routes!(keys::rotate))
+        .routes(routes!(keys::revoke))
         .routes(routes!(worker::lease))
         .routes(routes!(worker::retire))
         .routes(routes!(exchange::exchange))

@@ -21,9 +21,9 @@ use tokio::time::{Instant, sleep};
 use tracing::warn;
 
 use super::actions::record;
-use super::holders::NOBODY;
 use super::{App, lost_task};
 use crate::answers::PageBudget;
+use crate::auth::Caller;
 use crate::body;
 use crate::error::ApiError;
 use crate::query::{NoParams, Params};
@@ -52,10 +52,11 @@ const PACKS_NAMED: usize = 10;
 )]
 pub(crate) async fn begin(
     State(app): State<App>,
+    caller: Caller,
     _none: NoParams,
     request: Request,
 ) -> Result<(StatusCode, Json<OperationView>), ApiError> {
-    let new = asked(&app, request).await?;
+    let new = asked(&app, caller, request).await?;
     let stored = begun(&app, new).await?;
     Ok(answer(&stored))
 }
@@ -68,10 +69,11 @@ pub(crate) async fn begin(
 )]
 pub(crate) async fn preview(
     State(app): State<App>,
+    caller: Caller,
     _none: NoParams,
     request: Request,
 ) -> Result<Json<OperationPreview>, ApiError> {
-    let new = asked(&app, request).await?;
+    let new = asked(&app, caller, request).await?;
     let operations = Arc::clone(&app.ports.operations);
     let matched = async move { operations.count_meant(new.kind, &new.filter).await };
     let matched = app.memory.ask(matched).await?;
@@ -146,20 +148,19 @@ pub(crate) async fn show(
 }
 
 /// What a request asks for.
-async fn asked(app: &App, request: Request) -> Result<NewOperation, ApiError> {
+async fn asked(app: &App, caller: Caller, request: Request) -> Result<NewOperation, ApiError> {
     let body = body::read(request, &app.options, &app.bodies).await?;
     let problem = "too many operations are being asked for; nothing was done, ask again";
     let partitions = app.options.partitions;
-    let read = move |body: &[u8]| new_operation(body, partitions);
+    let read = move |body: &[u8]| new_operation(&caller, body, partitions);
     let (asked, _) = app.read_document(body, problem, read).await?;
     check_known(app, &asked.filter).await?;
     Ok(asked)
 }
 
-fn new_operation(body: &[u8], partitions: u16) -> Result<NewOperation, ApiError> {
+fn new_operation(caller: &Caller, body: &[u8], partitions: u16) -> Result<NewOperation, ApiError> {
     let asked: OperationRequest = body::parse(body)?;
-    let who = asked.who.clone().unwrap_or_else(|| NOBODY.to_owned());
-    check_text("who", &who)?;
+    let who = caller.who(asked.who.clone())?;
     if let Some(reason) = &asked.reason {
         check_text("reason", reason)?;
     }
@@ -167,7 +168,7 @@ fn new_operation(body: &[u8], partitions: u16) -> Result<NewOperation, ApiError>
     let filter = filter_of(asked.filter)?;
     filter.check(kind)?;
     Ok(NewOperation {
-        request_id: asked.request_id.unwrap_or_else(RequestId::fresh),
+        request_id: caller.own_request(asked.request_id.unwrap_or_else(RequestId::fresh)),
         kind,
         partitions: filter.partitions(partitions),
         filter,

@@ -14,8 +14,8 @@ use tracing::warn;
 use uuid::Uuid;
 
 use super::actions::{record, why_pending};
-use super::holders::NOBODY;
 use super::{App, lost_task};
+use crate::auth::Caller;
 use crate::body;
 use crate::error::ApiError;
 use crate::query::{NoParams, Params};
@@ -58,10 +58,11 @@ pub(crate) async fn list(State(app): State<App>, uri: Uri) -> Result<Json<PauseL
 pub(crate) async fn hold(
     State(app): State<App>,
     _none: NoParams,
+    caller: Caller,
     path: Named,
     request: Request,
 ) -> Result<Json<PauseApplied>, ApiError> {
-    put(app, target_of(path)?, request).await
+    put(app, &caller, target_of(path)?, request).await
 }
 
 /// Holds every queue.
@@ -75,10 +76,11 @@ pub(crate) async fn hold(
 )]
 pub(crate) async fn hold_all(
     State(app): State<App>,
+    caller: Caller,
     _none: NoParams,
     request: Request,
 ) -> Result<Json<PauseApplied>, ApiError> {
-    put(app, PauseTarget::All, request).await
+    put(app, &caller, PauseTarget::All, request).await
 }
 
 /// Resumes an action or a pack; what is not held is left as it is.
@@ -94,10 +96,11 @@ pub(crate) async fn hold_all(
 )]
 pub(crate) async fn resume(
     State(app): State<App>,
+    caller: Caller,
     path: Named,
     uri: Uri,
 ) -> Result<Json<PauseApplied>, ApiError> {
-    delete(app, target_of(path)?, &uri).await
+    delete(app, &caller, target_of(path)?, &uri).await
 }
 
 /// Takes back that every queue is held; what is held by itself or with its pack stays so.
@@ -111,37 +114,43 @@ pub(crate) async fn resume(
 )]
 pub(crate) async fn resume_all(
     State(app): State<App>,
+    caller: Caller,
     uri: Uri,
 ) -> Result<Json<PauseApplied>, ApiError> {
-    delete(app, PauseTarget::All, &uri).await
+    delete(app, &caller, PauseTarget::All, &uri).await
 }
 
 async fn put(
     app: App,
+    caller: &Caller,
     target: PauseTarget,
     request: Request,
 ) -> Result<Json<PauseApplied>, ApiError> {
     let body = body::read(request, &app.options, &app.bodies).await?;
     let asked: PauseRequest = body::parse(&body)?;
-    change(app, target, Some(asked.mode), asked.who, asked.reason).await
+    let who = caller.who(asked.who)?;
+    change(app, target, Some(asked.mode), who, asked.reason).await
 }
 
-async fn delete(app: App, target: PauseTarget, uri: &Uri) -> Result<Json<PauseApplied>, ApiError> {
+async fn delete(
+    app: App,
+    caller: &Caller,
+    target: PauseTarget,
+    uri: &Uri,
+) -> Result<Json<PauseApplied>, ApiError> {
     let mut params = Params::of(uri)?;
     let (who, reason) = (params.take("who")?, params.take("reason")?);
     params.end("who, reason")?;
-    change(app, target, None, who, reason).await
+    change(app, target, None, caller.who(who)?, reason).await
 }
 
 async fn change(
     app: App,
     target: PauseTarget,
     mode: Option<PauseMode>,
-    who: Option<String>,
+    who: String,
     reason: Option<String>,
 ) -> Result<Json<PauseApplied>, ApiError> {
-    let who = who.unwrap_or_else(|| NOBODY.to_owned());
-    check_text("who", &who)?;
     if let Some(reason) = &reason {
         check_text("reason", reason)?;
     }

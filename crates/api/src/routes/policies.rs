@@ -15,8 +15,8 @@ use axum::response::{IntoResponse as _, Response};
 use serde_json::{Map, Value, json};
 
 use super::App;
-use super::holders::NOBODY;
 use crate::answers::PageBudget;
+use crate::auth::Caller;
 use crate::body;
 use crate::error::ApiError;
 use crate::layers::no_if_match;
@@ -240,11 +240,12 @@ async fn versions_of(app: App, target: PolicyTarget, uri: &Uri) -> Result<Respon
 )]
 pub(crate) async fn apply(
     State(app): State<App>,
+    caller: Caller,
     path: Named,
     uri: Uri,
     request: Request,
 ) -> Result<Response, ApiError> {
-    put(app, target_of(path)?, &uri, request).await
+    put(app, &caller, target_of(path)?, &uri, request).await
 }
 
 /// Applies the document of all actions.
@@ -265,19 +266,22 @@ pub(crate) async fn apply(
 )]
 pub(crate) async fn apply_global(
     State(app): State<App>,
+    caller: Caller,
     uri: Uri,
     request: Request,
 ) -> Result<Response, ApiError> {
-    put(app, PolicyTarget::Global, &uri, request).await
+    put(app, &caller, PolicyTarget::Global, &uri, request).await
 }
 
 async fn put(
     app: App,
+    caller: &Caller,
     target: PolicyTarget,
     uri: &Uri,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let (params, if_version) = (asked_by(uri)?, if_match(request.headers())?);
+    caller.check_policy(&target)?;
+    let (params, if_version) = (asked_by(caller, uri)?, if_match(request.headers())?);
     let body = body::read(request, &app.options, &app.bodies).await?;
     let of = target.clone();
     let read = move |body: &[u8]| Ok(named(body::parse(body)?, &of)?.read()?.1);
@@ -328,11 +332,12 @@ fn named(mut given: Map<String, Value>, target: &PolicyTarget) -> Result<PolicyD
 )]
 pub(crate) async fn remove(
     State(app): State<App>,
+    caller: Caller,
     path: Named,
     uri: Uri,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
-    delete(app, target_of(path)?, &uri, &headers).await
+    delete(app, &caller, target_of(path)?, &uri, &headers).await
 }
 
 /// Takes the document of all actions back.
@@ -353,19 +358,22 @@ pub(crate) async fn remove(
 )]
 pub(crate) async fn remove_global(
     State(app): State<App>,
+    caller: Caller,
     uri: Uri,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
-    delete(app, PolicyTarget::Global, &uri, &headers).await
+    delete(app, &caller, PolicyTarget::Global, &uri, &headers).await
 }
 
 async fn delete(
     app: App,
+    caller: &Caller,
     target: PolicyTarget,
     uri: &Uri,
     headers: &HeaderMap,
 ) -> Result<Response, ApiError> {
-    let params = asked_by(uri)?;
+    caller.check_policy(&target)?;
+    let params = asked_by(caller, uri)?;
     let asked = Asked {
         documents: vec![(target, None)],
         is_list: false,
@@ -388,6 +396,7 @@ async fn delete(
 )]
 pub(crate) async fn apply_many(
     State(app): State<App>,
+    caller: Caller,
     uri: Uri,
     request: Request,
 ) -> Result<Response, ApiError> {
@@ -400,12 +409,13 @@ pub(crate) async fn apply_many(
          /api/v1/policies/{scope}/{target}`",
     )?;
     let body = body::read(request, &app.options, &app.bodies).await?;
-    let (asked, _) = app.read_document(body, TOO_MANY, several).await?;
+    let read = move |body: &[u8]| several(&caller, body);
+    let (asked, _) = app.read_document(body, TOO_MANY, read).await?;
     change(app, asked, dry_run).await
 }
 
 /// What a list of documents asks for.
-fn several(body: &[u8]) -> Result<Asked, ApiError> {
+fn several(caller: &Caller, body: &[u8]) -> Result<Asked, ApiError> {
     let given: PolicyRequest = body::parse(body)?;
     if given.documents.is_empty() || given.documents.len() > MAX_AT_ONCE {
         let words = format!(
@@ -418,14 +428,15 @@ fn several(body: &[u8]) -> Result<Asked, ApiError> {
     for (number, document) in given.documents.iter().enumerate() {
         let in_its_place = |error: ApiError| error.in_document(number);
         let (target, content) = document.read().map_err(|it| in_its_place(it.into()))?;
+        caller.check_policy(&target).map_err(in_its_place)?;
         if documents.iter().any(|(other, _)| *other == target) {
             let words = format!("there is another document of {target}; leave one of the two out");
             return Err(in_its_place(ApiError::field("target", words)));
         }
         documents.push((target, Some(content)));
     }
-    let who = given.who.unwrap_or_else(|| NOBODY.to_owned());
-    check_words(&who, given.reason.as_deref())?;
+    let who = caller.who(given.who)?;
+    check_reason(given.reason.as_deref())?;
     Ok(Asked {
         documents,
         is_list: true,
@@ -441,13 +452,13 @@ struct AskedBy {
     dry_run: bool,
 }
 
-fn asked_by(uri: &Uri) -> Result<AskedBy, ApiError> {
+fn asked_by(caller: &Caller, uri: &Uri) -> Result<AskedBy, ApiError> {
     let mut params = Params::of(uri)?;
-    let who = params.take("who")?.unwrap_or_else(|| NOBODY.to_owned());
+    let who = caller.who(params.take("who")?)?;
     let reason = params.take("reason")?;
     let dry_run = params.parse::<bool>("dry_run")?.unwrap_or(false);
     params.end("who, reason, dry_run")?;
-    check_words(&who, reason.as_deref())?;
+    check_reason(reason.as_deref())?;
     Ok(AskedBy {
         who,
         reason,
@@ -455,8 +466,7 @@ fn asked_by(uri: &Uri) -> Result<AskedBy, ApiError> {
     })
 }
 
-fn check_words(who: &str, reason: Option<&str>) -> Result<(), ApiError> {
-    check_text("who", who)?;
+fn check_reason(reason: Option<&str>) -> Result<(), ApiError> {
     if let Some(reason) = reason {
         check_text("reason", reason)?;
     }

@@ -9,6 +9,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use futures_util::future::join_all;
 
+use crate::auth::Anonymous;
 use crate::ports::Ports;
 use crate::ready::ask;
 
@@ -28,11 +29,14 @@ pub(crate) async fn healthz() -> Json<Liveness> {
     get, path = "/readyz", tag = "operations", operation_id = "readiness",
     responses(
         (status = 200, description = "Requests would be served.", body = Readiness),
-        (status = 503, description = "They would not; the body says what is missing.",
+        (status = 503, description = "They would not; the body says what is missing, to whom a key opens that.",
             body = Readiness),
     )
 )]
-pub(crate) async fn readyz(State(ports): State<Ports>) -> (StatusCode, Json<Readiness>) {
+pub(crate) async fn readyz(
+    State(ports): State<Ports>,
+    anonymous: Option<Anonymous>,
+) -> (StatusCode, Json<Readiness>) {
     let found = join_all(ports.probes.iter().map(|probe| async move {
         let state = match ask(probe.as_ref()).await {
             Ok(()) => ComponentHealth::Ready,
@@ -58,6 +62,10 @@ pub(crate) async fn readyz(State(ports): State<Ports>) -> (StatusCode, Json<Read
     } else {
         StatusCode::SERVICE_UNAVAILABLE
     };
+    if anonymous.is_some() {
+        // Whoever is let in may know what there is and what is wrong with it.
+        components.clear();
+    }
     let readiness = Readiness {
         ready,
         stopping,

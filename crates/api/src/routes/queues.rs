@@ -15,6 +15,7 @@ use chrono::{DateTime, Utc};
 use super::App;
 use super::actions::ref_of;
 use super::pauses;
+use crate::auth::Caller;
 use crate::error::ApiError;
 use crate::health::{Bounds, VIOLATION_SHOWN, WhenFull, judge};
 use crate::options::QueueDefaults;
@@ -32,11 +33,13 @@ const ROW_BYTES: usize = 1024;
 )]
 pub(crate) async fn show(
     State(app): State<App>,
+    caller: Caller,
     _none: NoParams,
     path: Result<Path<String>, PathRejection>,
 ) -> Result<Json<QueueView>, ApiError> {
     let action_ref = ref_of(path)?;
-    let Some(action) = app.ports.actions.find_action(&action_ref).await? else {
+    let found = app.ports.actions.find_action(&action_ref).await?;
+    let Some(action) = found.filter(|_| caller.is_shown(action_ref.as_str())) else {
         return Err(ApiError::no_action(action_ref.as_str()));
     };
     let kind = Kind::of(&action.spec);

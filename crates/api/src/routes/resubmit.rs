@@ -2,6 +2,7 @@
 
 use attune_api_types::{ErrorBody, Submitted};
 use attune_core::{ExecutionId, RequestId, Submission};
+use attune_identity::Permission;
 use attune_store::ExecutionRecord;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
@@ -11,7 +12,8 @@ use serde_json::value::RawValue;
 
 use super::App;
 use super::executions::{SHOWN_BYTES, id_of};
-use super::submit::{idempotency_key, submit_one};
+use super::submit::{Named, idempotency_key, submit_one};
+use crate::auth::Caller;
 use crate::error::ApiError;
 use crate::query::NoParams;
 
@@ -48,24 +50,31 @@ use crate::query::NoParams;
 )]
 pub(crate) async fn resubmit(
     State(app): State<App>,
+    caller: Caller,
     _none: NoParams,
     path: Result<Path<String>, PathRejection>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let id = id_of(path)?;
     let key = idempotency_key(&headers)?;
-    let request_id = key.unwrap_or_else(RequestId::fresh);
+    let named = Named::of(&caller, key.unwrap_or_else(RequestId::fresh));
     let memory = app.memory.reserve(SHOWN_BYTES).await?;
     let record = app.ports.executions.find_execution(id).await?;
-    let record = record.ok_or_else(|| ApiError::no_execution(id))?;
+    let record = record.filter(|it| caller.sees(it.requested_by.as_deref()));
+    let mut record = record.ok_or_else(|| ApiError::no_execution(id))?;
+    caller.check_action(&record.action_ref)?;
+    if !caller.principal().may(Permission::Operate) {
+        // Who looks after the system lets somebody's execution run again; everybody else asks for their own.
+        record.requested_by = caller.requested_by(None)?;
+    }
     if !record.status.is_terminal() {
         return Err(not_ended(&record));
     }
     let parameters = app.ports.executions.find_parameters(id).await?;
     let parameters = parameters.ok_or_else(|| ApiError::no_execution(id))?;
     let parameters = RawValue::from_string(parameters).map_err(|_| unreadable(id))?;
-    let submission = again(record, parameters, request_id);
-    let answer = submit_one(app.clone(), request_id, submission).await;
+    let submission = again(record, parameters, named.stored);
+    let answer = submit_one(app.clone(), named, submission).await;
     drop(memory);
     answer
 }

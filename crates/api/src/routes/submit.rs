@@ -13,6 +13,8 @@ use serde_json::value::RawValue;
 use tokio::time::Instant;
 
 use super::{App, lost_task};
+use crate::auth::Caller;
+use crate::auth::access::Class;
 use crate::body;
 use crate::error::ApiError;
 use crate::query::NoParams;
@@ -54,30 +56,31 @@ pub(crate) const IDEMPOTENCY_KEY: &str = "idempotency-key";
 )]
 pub(crate) async fn submit(
     State(app): State<App>,
+    caller: Caller,
     _none: NoParams,
     request: Request,
 ) -> Result<Response, ApiError> {
     let key = idempotency_key(request.headers())?;
     let body = body::read(request, &app.options, &app.bodies).await?;
     if body::is_array(&body) {
-        return submit_batch(app, key, &body).await;
+        return submit_batch(app, &caller, key, &body).await;
     }
     let mut submission: Submission = body::parse(&body)?;
-    let request_id = name_request(&mut submission, key)?;
-    submit_one(app, request_id, submission).await
+    let named = own(&caller, &mut submission, key)?;
+    submit_one(app, named, submission).await
 }
 
 /// Asks for one execution, and answers when its owner has.
 pub(super) async fn submit_one(
     app: App,
-    request_id: RequestId,
+    named: Named,
     submission: Submission,
 ) -> Result<Response, ApiError> {
-    prepare(&app, &submission, request_id, app.check_deadline()).await?;
-    let mut answers = send(app, vec![(request_id, submission)]).await?.into_iter();
+    prepare(&app, &submission, named, app.check_deadline()).await?;
+    let mut answers = send(app, vec![(named, submission)]).await?.into_iter();
     let submitted = answers
         .next()
-        .unwrap_or_else(|| Err(unanswered(request_id)))?;
+        .unwrap_or_else(|| Err(unanswered(named.given)))?;
     let location = format!("/api/v1/executions/{}", submitted.id);
     let status = status_of(&submitted);
     Ok((status, [(header::LOCATION, location)], Json(submitted)).into_response())
@@ -87,7 +90,12 @@ pub(super) async fn submit_one(
 const ANSWER_BYTES: usize = 2048;
 
 /// Each item is accepted or refused by itself; the answer has as many items as the request.
-async fn submit_batch(app: App, key: Option<RequestId>, text: &[u8]) -> Result<Response, ApiError> {
+async fn submit_batch(
+    app: App,
+    caller: &Caller,
+    key: Option<RequestId>,
+    text: &[u8],
+) -> Result<Response, ApiError> {
     let items = body::parse_list(text)?;
     if items.is_empty() || items.len() > MAX_BATCH {
         return Err(Reject::new(
@@ -99,15 +107,25 @@ async fn submit_batch(app: App, key: Option<RequestId>, text: &[u8]) -> Result<R
         )
         .into());
     }
+    // One was counted when the request came.
+    let more = u32::try_from(items.len() - 1).unwrap_or(u32::MAX);
+    caller.charge(Class::Submit, more)?;
     // Before anything is sent: whoever cannot be answered shall not have asked.
     let memory = app.memory.reserve(items.len() * ANSWER_BYTES).await?;
     let deadline = app.check_deadline();
     let (mut prepared, mut wanted) = (Vec::with_capacity(items.len()), Vec::new());
     for (index, item) in items.iter().enumerate() {
-        let item = prepare_item(&app, item, key.map(|key| key.of_item(index)), deadline).await;
-        prepared.push(item.map(|(request_id, submission)| {
-            wanted.push((request_id, submission));
-            request_id
+        let item = prepare_item(
+            &app,
+            caller,
+            item,
+            key.map(|key| key.of_item(index)),
+            deadline,
+        )
+        .await;
+        prepared.push(item.map(|(named, submission)| {
+            wanted.push((named, submission));
+            named
         }));
     }
     let mut answers = if wanted.is_empty() {
@@ -118,10 +136,10 @@ async fn submit_batch(app: App, key: Option<RequestId>, text: &[u8]) -> Result<R
     let results: Vec<BatchItem> = prepared
         .into_iter()
         .map(|item| {
-            let answer = |request_id| {
+            let answer = |named: Named| {
                 answers
                     .next()
-                    .unwrap_or_else(|| Err(unanswered(request_id)))
+                    .unwrap_or_else(|| Err(unanswered(named.given)))
             };
             match item.and_then(answer) {
                 Ok(submitted) => BatchItem::Accepted(submitted),
@@ -136,14 +154,15 @@ async fn submit_batch(app: App, key: Option<RequestId>, text: &[u8]) -> Result<R
 
 async fn prepare_item(
     app: &App,
+    caller: &Caller,
     item: &RawValue,
     key: Option<RequestId>,
     deadline: Instant,
-) -> Result<(RequestId, Submission), ApiError> {
+) -> Result<(Named, Submission), ApiError> {
     let mut submission: Submission = body::parse(item.get().as_bytes())?;
-    let request_id = name_request(&mut submission, key)?;
-    prepare(app, &submission, request_id, deadline).await?;
-    Ok((request_id, submission))
+    let named = own(caller, &mut submission, key)?;
+    prepare(app, &submission, named, deadline).await?;
+    Ok((named, submission))
 }
 
 /// The request id that the header stands for.
@@ -166,6 +185,39 @@ pub(super) fn idempotency_key(headers: &HeaderMap) -> Result<Option<RequestId>, 
     })?;
     attune_core::input::check_text("Idempotency-Key", text.trim())?;
     Ok(Some(RequestId::from_key(text.trim())))
+}
+
+/// The name of a request.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Named {
+    /// As the client gives it, or is told it.
+    pub(super) given: RequestId,
+    /// Under which the system knows it.
+    pub(super) stored: RequestId,
+}
+
+impl Named {
+    pub(super) fn of(caller: &Caller, given: RequestId) -> Self {
+        Self {
+            given,
+            stored: caller.own_request(given),
+        }
+    }
+}
+
+/// Makes a submission that of whoever asks, with a request id of theirs.
+fn own(
+    caller: &Caller,
+    submission: &mut Submission,
+    key: Option<RequestId>,
+) -> Result<Named, ApiError> {
+    let named = Named::of(caller, name_request(submission, key)?);
+    submission.request_id = Some(named.stored);
+    let owned = caller.check_action(&submission.action_ref).and_then(|()| {
+        submission.requested_by = caller.requested_by(submission.requested_by.take())?;
+        Ok(named)
+    });
+    owned.map_err(|error| error.of_request(Some(named.given)))
 }
 
 /// Gives the submission its request id: from the header, from the body, or a fresh one.
@@ -192,13 +244,13 @@ fn name_request(
 async fn prepare(
     app: &App,
     submission: &Submission,
-    request_id: RequestId,
+    named: Named,
     deadline: Instant,
 ) -> Result<(), ApiError> {
     let checked = check(app, submission, deadline).await;
-    let refused = checked.map_err(|error| error.of_request(Some(request_id)));
+    let refused = checked.map_err(|error| error.of_request(Some(named.given)));
     if let (Err(error), Some(recorder)) = (&refused, &app.ports.recorder) {
-        record(recorder, request_id, Err(error));
+        record(recorder, named.stored, Err(error));
     }
     refused
 }
@@ -220,7 +272,7 @@ async fn check(app: &App, submission: &Submission, deadline: Instant) -> Result<
 /// recorded. The answers are in the order of the submissions.
 async fn send(
     app: App,
-    submissions: Vec<(RequestId, Submission)>,
+    submissions: Vec<(Named, Submission)>,
 ) -> Result<Vec<Result<Submitted, ApiError>>, ApiError> {
     let task = async move {
         let (requests, submissions): (Vec<_>, Vec<_>) = submissions.into_iter().unzip();
@@ -230,10 +282,10 @@ async fn send(
             .await;
         let answered = requests.into_iter().zip(outcomes);
         answered
-            .map(|(request_id, outcome)| {
-                let answer = answer(outcome, request_id);
+            .map(|(named, outcome)| {
+                let answer = answer(outcome, named.given);
                 if let Some(recorder) = &app.ports.recorder {
-                    record(recorder, request_id, answer.as_ref());
+                    record(recorder, named.stored, answer.as_ref());
                 }
                 answer
             })

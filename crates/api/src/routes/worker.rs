@@ -11,6 +11,7 @@ use axum::extract::{Request, State};
 use axum::http::StatusCode;
 
 use super::App;
+use crate::auth::Caller;
 use crate::body;
 use crate::error::ApiError;
 use crate::query::NoParams;
@@ -32,12 +33,14 @@ const MAX_LEASE_SECONDS: u32 = 300;
 )]
 pub(crate) async fn lease(
     State(app): State<App>,
+    caller: Caller,
     _none: NoParams,
     request: Request,
 ) -> Result<Json<Lease>, ApiError> {
     let body = body::read(request, &app.options, &app.bodies).await?;
     let asked: LeaseRequest = body::parse(&body)?;
     check(&asked)?;
+    caller.check_pool(&asked.pool)?;
     Ok(Json(renew(&app, asked).await?))
 }
 

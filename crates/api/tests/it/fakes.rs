@@ -80,6 +80,9 @@ pub(crate) struct State {
     pub(crate) begun: Vec<Requeue>,
     pub(crate) requeues: Vec<Requeue>,
     pub(crate) bus: MemoryBus,
+    pub(crate) keys: Vec<attune_store::KeyRecord>,
+    /// How often the store was asked for a key.
+    pub(crate) key_reads: usize,
     pub(crate) pauses: PauseSet,
     pub(crate) pause_changes: Vec<PauseChange>,
     pub(crate) policies: crate::policies::Kept,
@@ -115,6 +118,7 @@ impl Fake {
     pub(crate) fn ports(&self) -> Ports {
         let all = Arc::new(self.clone());
         Ports {
+            keys: all.clone(),
             actions: all.clone(),
             executions: all.clone(),
             workers: all.clone(),
@@ -461,6 +465,9 @@ impl ExecutionStore for Fake {
                         .action_ref
                         .as_ref()
                         .is_none_or(|only| *only == it.action_ref)
+                })
+                .filter(|it| {
+                    filter.requested_by.is_none() || filter.requested_by == it.requested_by
                 })
                 .filter(|it| after.is_none_or(|c| (it.created, it.id) < (c.created, c.id)))
                 .cloned()

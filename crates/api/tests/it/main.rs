@@ -6,12 +6,14 @@
 )]
 
 mod actions;
+mod auth;
 mod dead_letters;
 mod events;
 mod exchange;
 mod executions;
 mod explain;
 mod fake_cluster;
+mod fake_keys;
 mod fakes;
 mod harness;
 mod http;

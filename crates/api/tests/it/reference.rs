@@ -49,7 +49,7 @@ async fn the_document_is_whole() {
                 "{place} says not what it does"
             );
             let answers = operation["responses"].as_object().unwrap();
-            for status in ["403", "405", "500", "503"] {
+            for status in ["401", "403", "405", "429", "500", "503"] {
                 assert!(answers.contains_key(status), "{place} {status}");
             }
             if operation.get("requestBody").is_some() {

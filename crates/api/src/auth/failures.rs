@@ -1,0 +1,114 @@
+//! Addresses that try keys.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use super::Peer;
+
+/// So long failures count together.
+const STRETCH: Duration = Duration::from_secs(60);
+/// Addresses that are remembered; beyond that all others share one count.
+const MAX_PEERS: usize = 10_000;
+
+/// The failures of one address: since when they are counted, and how many.
+#[derive(Debug, Clone, Copy, Default)]
+struct Count {
+    since: Duration,
+    many: u32,
+}
+
+/// Counts per address, or per network of 64 bits with IPv6, where one machine has as many addresses as it
+/// likes.
+pub(super) struct Failures {
+    most: u32,
+    counts: Mutex<HashMap<Option<IpAddr>, Count>>,
+}
+
+impl Failures {
+    /// So many in a minute are too many.
+    pub(super) fn new(most: u32) -> Self {
+        Self {
+            most,
+            counts: Mutex::default(),
+        }
+    }
+
+    /// Notes one; whether they are too many by now.
+    pub(super) fn note(&self, peer: Peer, now: Duration) -> bool {
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        if counts.len() >= MAX_PEERS {
+            counts.retain(|_, count| now.saturating_sub(count.since) < STRETCH);
+        }
+        let network = match counts.len() >= MAX_PEERS {
+            true => None,
+            false => network_of(peer),
+        };
+        let count = counts.entry(network).or_insert(Count {
+            since: now,
+            many: 0,
+        });
+        if now.saturating_sub(count.since) >= STRETCH {
+            *count = Count {
+                since: now,
+                many: 0,
+            };
+        }
+        count.many = count.many.saturating_add(1);
+        count.many > self.most
+    }
+
+    /// Whether an address has tried too many.
+    pub(super) fn are_many(&self, peer: Peer, now: Duration) -> bool {
+        let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = counts.get(&network_of(peer)).copied().unwrap_or_default();
+        count.many >= self.most && now.saturating_sub(count.since) < STRETCH
+    }
+}
+
+fn network_of(peer: Peer) -> Option<IpAddr> {
+    peer.map(|ip| match ip.to_canonical() {
+        IpAddr::V6(ip) => {
+            let bits = u128::from(ip) >> 64 << 64;
+            IpAddr::V6(Ipv6Addr::from(bits))
+        }
+        ip => ip,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_tries_many_keys_has_to_wait() {
+        let failures = Failures::new(2);
+        let (one, other) = (
+            Some("2001:db8::1".parse().unwrap()),
+            Some("10.0.0.1".parse().unwrap()),
+        );
+        let same_network = Some("2001:db8::ffff".parse().unwrap());
+        let at = Duration::from_secs;
+        assert!(!failures.note(one, at(10)) && !failures.are_many(one, at(10)));
+        assert!(!failures.note(same_network, at(20)) && failures.are_many(one, at(20)));
+        assert!(failures.note(one, at(30)));
+        assert!(!failures.are_many(other, at(30)) && !failures.note(other, at(30)));
+        assert!(failures.are_many(one, at(69)) && !failures.are_many(one, at(70)));
+        assert!(!failures.note(one, at(70)));
+    }
+
+    #[test]
+    fn many_addresses_take_no_room() {
+        let failures = Failures::new(1);
+        for number in 0..20_000_u32 {
+            failures.note(Some(IpAddr::V4(number.into())), at_ms(number));
+        }
+        let counts = failures.counts.lock().unwrap();
+        assert!(counts.len() <= MAX_PEERS + 1, "{}", counts.len());
+    }
+
+    fn at_ms(number: u32) -> Duration {
+        Duration::from_millis(number.into())
+    }
+}
