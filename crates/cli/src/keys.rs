@@ -19,7 +19,7 @@ const DAY_SECONDS: u64 = 24 * 3600;
 
 /// What is asked about keys.
 #[derive(Debug, Clone, Args)]
-#[command(about = None, long_about = None, after_help = EXIT_CODES)]
+#[command(after_help = EXIT_CODES)]
 pub struct KeysArguments {
     #[command(flatten)]
     pub(super) connect: Connect,

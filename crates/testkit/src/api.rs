@@ -29,6 +29,8 @@ pub(crate) fn client() -> anyhow::Result<reqwest::Client> {
 pub struct Api {
     base: String,
     client: reqwest::Client,
+    /// By what it says who it is.
+    key: Option<String>,
 }
 
 /// What a server answered.
@@ -90,7 +92,23 @@ impl Api {
         Ok(Self {
             base: base.into(),
             client: client()?,
+            key: None,
         })
+    }
+
+    /// The same, as the owner of this key.
+    #[must_use]
+    pub fn with_key(&self, key: impl Into<String>) -> Self {
+        Self {
+            key: Some(key.into()),
+            ..self.clone()
+        }
+    }
+
+    /// The key by which it says who it is.
+    #[must_use]
+    pub fn key(&self) -> Option<&str> {
+        self.key.as_deref()
     }
 
     /// `http://HOST:PORT`.
@@ -111,6 +129,9 @@ impl Api {
         body: Vec<u8>,
     ) -> anyhow::Result<Answer> {
         let mut request = self.client.request(method, format!("{}{path}", self.base));
+        if let Some(key) = &self.key {
+            request = request.bearer_auth(key);
+        }
         if !body.is_empty() {
             request = request
                 .header("content-type", "application/json")

@@ -65,6 +65,30 @@ impl Setup {
         self
     }
 
+    /// Has everybody asked for a key; the system's own [`Api`](crate::System::api) shows one that may do
+    /// everything, as often as it likes.
+    #[must_use]
+    pub fn keys(mut self) -> Self {
+        for (key, value) in [
+            ("api.auth", "required"),
+            ("api.rates.submit_per_second", "1000000"),
+            ("api.rates.submit_burst", "1000000"),
+            ("api.rates.read_per_second", "1000000"),
+            ("api.rates.read_burst", "1000000"),
+            ("api.rates.change_per_second", "1000000"),
+            ("api.rates.change_burst", "1000000"),
+        ] {
+            self = self.set(key, value);
+        }
+        self
+    }
+
+    pub(crate) fn asks_for_keys(&self) -> bool {
+        self.settings
+            .get("api.auth")
+            .is_some_and(|it| it == "required")
+    }
+
     /// How many executors a cluster has. A single one is named `executor`, several `executor-1`
     /// and so on.
     #[must_use]

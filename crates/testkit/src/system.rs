@@ -120,8 +120,12 @@ impl System {
             .settings
             .insert("api.listen".to_owned(), place.to_owned());
         let processes = Mutex::new(processes);
+        let mut api = Api::new(base)?;
+        if setup.asks_for_keys() {
+            api = api.with_key(first_key(&setup, folder.path()).await?);
+        }
         let system = Self {
-            api: Api::new(base)?,
+            api,
             setup,
             processes,
             servers,
@@ -350,6 +354,9 @@ impl System {
     pub async fn client(&self, args: &[&str]) -> anyhow::Result<(i32, String, String)> {
         let mut command = Command::new(&self.setup.binary);
         command.args(args).env("ATTUNE_URL", self.api.base());
+        if let Some(key) = self.api.key() {
+            command.env("ATTUNE_KEY", key);
+        }
         self.outcome(command).await
     }
 
@@ -453,6 +460,33 @@ fn launch(setup: &Setup, name: &str, folder: &Path) -> anyhow::Result<Launch> {
         env,
         folder: folder.to_owned(),
     })
+}
+
+/// The first key of a system that asks for keys, as its operator gets it.
+async fn first_key(setup: &Setup, folder: &Path) -> anyhow::Result<String> {
+    if setup.wiring == Wiring::Embedded {
+        let data = &setup.settings["data_dir"];
+        let key = std::fs::read_to_string(Path::new(data).join("admin.key"));
+        return Ok(key.context("the first key")?.trim().to_owned());
+    }
+    let file = folder.join("operator.key");
+    let mut launch = launch(setup, "operator", folder)?;
+    launch.args = ["keys", "create", "operator", "--database", "--pool", "*"]
+        .map(str::to_owned)
+        .to_vec();
+    for role in ["admin", "worker"] {
+        launch.args.extend(["--role".to_owned(), role.to_owned()]);
+    }
+    launch.args.push("--out".to_owned());
+    launch.args.push(file.to_string_lossy().into_owned());
+    let mut process = Process::spawn(launch)?;
+    let status = process.end().await?;
+    ensure!(
+        status.success(),
+        "attune keys ended with {status}:\n{}",
+        process.tail()
+    );
+    Ok(std::fs::read_to_string(file)?.trim().to_owned())
 }
 
 /// Runs `attune migrate` to its end.
