@@ -1,12 +1,11 @@
 //! Opens the store and the bus that the settings name: the only place that knows the adapters.
 
 use std::path::PathBuf;
-use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
-use attune_bus::{Bus, BusError, Counted, MemoryBus, Topic};
+use attune_bus::{Bus, BusError, BusFigures, Measured, MemoryBus, Topic};
 use attune_bus_rabbitmq::{QueueType, RabbitBus, RabbitOptions};
 use attune_config::{Settings, Wiring};
 use attune_core::PartitionId;
@@ -20,8 +19,8 @@ use attune_store_sqlite::{SqliteOptions, SqliteStore};
 pub(crate) struct Parts {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) bus: Arc<dyn Bus>,
-    /// How many messages the bus has taken from this process.
-    pub(crate) published: Arc<AtomicU64>,
+    /// What goes through the bus.
+    pub(crate) bus_figures: Arc<BusFigures>,
     /// The same bus, when it is inside this process.
     memory: Option<Arc<MemoryBus>>,
     partitions: u16,
@@ -56,18 +55,21 @@ impl Parts {
                  which cannot change: set cluster.partitions to {made_with}"
             );
         }
+        let bus_figures = Arc::<BusFigures>::default();
         if settings.wiring == Wiring::Embedded {
             let memory = Arc::new(MemoryBus::new());
-            let counted = Counted::new(memory.clone());
+            let measured = Measured::new(memory.clone(), Arc::clone(&bus_figures));
             return Ok(Self {
                 store,
-                published: counted.published(),
-                bus: Arc::new(counted),
+                bus_figures,
+                bus: Arc::new(measured),
                 memory: Some(memory),
                 partitions,
             });
         }
-        let bus = rabbit(settings, role, shutdown).await?;
+        let mut options = rabbit_options(settings, role);
+        options.reconnects = bus_figures.reconnects.clone();
+        let bus = rabbit(settings, options, shutdown).await?;
         // Whoever is refused here leaves no mark there, and who is refused there notes nothing here.
         let noted = store.noted_bus().await;
         let is_noted = is_our_bus(noted, settings, role)?;
@@ -85,11 +87,11 @@ impl Parts {
             let noted = store.agree_on_bus(&name).await;
             is_our_bus(noted, settings, role)?;
         }
-        let counted = Counted::new(bus);
+        let measured = Measured::new(bus, Arc::clone(&bus_figures));
         Ok(Self {
             store,
-            published: counted.published(),
-            bus: Arc::new(counted),
+            bus_figures,
+            bus: Arc::new(measured),
             memory: None,
             partitions,
         })
@@ -184,10 +186,9 @@ fn unframed(error: StoreError) -> anyhow::Error {
 /// Connects to the broker.
 async fn rabbit(
     settings: &Settings,
-    role: &str,
+    options: RabbitOptions,
     shutdown: &Shutdown,
 ) -> anyhow::Result<Arc<RabbitBus>> {
-    let options = rabbit_options(settings, role);
     let what = format!("RabbitMQ at {}", settings.broker.url.endpoint());
     let opened = retry_until_ready(&what, shutdown, || async {
         settle(RabbitBus::connect(options.clone()).await, |error| {

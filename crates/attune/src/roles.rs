@@ -1,11 +1,11 @@
 //! The roles: each is a service on a store and a bus, alone in a daemon or all in one process.
 
+mod figures;
 mod keepers;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::process::ExitCode;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -14,7 +14,7 @@ use attune_config::Settings;
 use attune_core::{ActionSpec, millis};
 use attune_record::{ProcessPhase, Record, Recorder, TimeBounds, now_ns};
 use attune_runtime::{
-    Counter, Health, Metrics, Shutdown, TaskOutcome, descriptors, ops_server, systemd, telemetry,
+    Health, Metrics, Shutdown, TaskOutcome, descriptors, ops_server, systemd, telemetry,
 };
 use attune_store::{Store, StoreError};
 use attune_worker::{HttpOptions, Worker, WorkerOptions};
@@ -79,6 +79,14 @@ impl Role {
     }
 }
 
+/// What a process with these roles is called.
+pub(crate) fn name_of(roles: &[Role]) -> &'static str {
+    match roles {
+        [role] => role.name(),
+        _ => "standalone",
+    }
+}
+
 /// Services that run.
 #[derive(Default)]
 pub(crate) struct Running {
@@ -102,14 +110,10 @@ pub(crate) async fn serve(
     }
     let shutdown = Shutdown::new();
     shutdown.listen_for_signals()?;
-    let name = if let [role] = roles {
-        role.name()
-    } else {
-        "standalone"
-    };
+    let name = name_of(roles);
     exposure::warn_of(settings, roles);
     let health = Health::new();
-    let metrics = Metrics::new();
+    let metrics = figures::of_process(settings, name, roles)?;
     log.export(&metrics.meter("log"));
     let process = health.component(name);
     process.waiting("starting");
@@ -118,13 +122,7 @@ pub(crate) async fn serve(
         Err(_) if shutdown.is_cancelled() => return Ok(ExitCode::SUCCESS),
         Err(error) => return Err(error),
     };
-    let published = parts.published.clone();
-    Counter::show(
-        &metrics.meter("bus"),
-        "bus.published.total",
-        "Messages that the bus has taken from this process.",
-        move || published.load(Ordering::Relaxed),
-    );
+    figures::export_parts(settings, &parts, roles, &metrics);
     if settings.wiring == attune_config::Wiring::Embedded {
         apply_core_pack(parts.store.as_ref(), settings).await?;
         if roles.contains(&Role::Api) {
@@ -168,6 +166,7 @@ pub(crate) async fn serve(
     }
     probes.cancel();
     let probed = probes.wait(CLOSE).await;
+    figures::end(metrics).await;
     stopped.and(probed)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use attune_runtime::Counter;
 use lapin::tcp::{AMQPUriTcpExt, AsyncTcpStream, TLSConfig};
 use lapin::uri::AMQPUri;
 use lapin::{Connection, ConnectionProperties};
@@ -26,6 +27,8 @@ pub(crate) struct Dialer {
     /// Shown by the broker.
     pub(crate) name: String,
     pub(crate) timeout: Duration,
+    /// Counts the connections in place of one that was lost.
+    pub(crate) reconnects: Counter,
 }
 
 /// An open connection.

@@ -155,6 +155,7 @@ impl RabbitBus {
             endpoint: endpoint.clone(),
             name: format!("{} {direction}", options.connection_name),
             timeout: options.connect_timeout,
+            reconnects: options.reconnects.clone(),
         };
         let (publish, consume) = (dialer("publish"), dialer("consume"));
         let (for_publishing, for_consuming) = tokio::try_join!(publish.dial(), consume.dial())?;

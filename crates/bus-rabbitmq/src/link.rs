@@ -316,6 +316,7 @@ impl Supervisor {
             };
             past.add(answers, loss);
             life = Arc::new(Life::new(life.generation + 1, dialed, past.clone()));
+            self.dialer.reconnects.add(1);
             tracing::info!(
                 bus.connection = %self.dialer.name,
                 bus.generation = life.generation,

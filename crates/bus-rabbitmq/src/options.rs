@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use attune_bus::BusError;
 use attune_core::Network;
+use attune_runtime::Counter;
 use lapin::uri::{AMQPScheme, AMQPUri};
 use url::{Host, Url};
 
@@ -39,6 +40,8 @@ pub struct RabbitOptions {
     pub connection_name: String,
     /// Where `amqp://` (no TLS) may lead.
     pub network: Network,
+    /// Counts the connections that are made in place of one that was lost.
+    pub reconnects: Counter,
 }
 
 impl RabbitOptions {
@@ -57,6 +60,7 @@ impl RabbitOptions {
             max_queue_bytes: 1 << 30,
             connection_name: "attune".to_owned(),
             network: Network::Loopback,
+            reconnects: Counter::default(),
         }
     }
 

@@ -177,6 +177,8 @@ pub(crate) const KEYS: &[Key] = &[
     key("metrics.network", NETWORK),
     optional("ops.listen", Kind::PrivateListen),
     key("ops.network", NETWORK),
+    optional("otlp.endpoint", Kind::Url(&["http", "https"])),
+    seconds("otlp.interval_seconds", 1, 3600),
 ];
 
 /// Keys that there were once, and what took their place.

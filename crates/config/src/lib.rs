@@ -25,6 +25,7 @@ mod api;
 mod files;
 mod keys;
 mod loader;
+mod otlp;
 mod problem;
 mod secret;
 mod settings;
@@ -33,6 +34,7 @@ mod validate;
 
 pub use api::{ApiSettings, RateSettings, TlsSettings};
 pub use loader::{Loaded, Loader, Warning};
+pub use otlp::OtlpSettings;
 pub use problem::{LoadError, Problem, Problems, Source};
 pub use secret::{Secret, redact_urls};
 pub use settings::{
@@ -40,6 +42,7 @@ pub use settings::{
     ExecutorSettings, HistorySettings, IntakeSettings, LeaseSettings, LogFormat, LogSettings,
     MetricsSettings, OpsSettings, PrintFormat, QueueSettings, QueueType, ReconcileSettings,
     Settings, StatsSettings, Wiring, WorkerHttpSettings, WorkerLeaseSettings, WorkerSettings,
+    host_name,
 };
 
 /// The commented default file, as it is in the program: every key with its default.

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::DEFAULT_FILE;
 use crate::api::ApiSettings;
+use crate::otlp::OtlpSettings;
 use crate::secret::Secret;
 
 /// Everything that can be set.
@@ -45,6 +46,8 @@ pub struct Settings {
     pub metrics: MetricsSettings,
     /// Health and metrics of the API on a listener of their own.
     pub ops: OpsSettings,
+    /// Sending metrics to a collector.
+    pub otlp: OtlpSettings,
 }
 
 /// Which adapters the roles use.
@@ -492,7 +495,8 @@ const fn days(days: u32) -> Duration {
 }
 
 /// The name of this machine, as far as it can be known without a system call of our own.
-fn host_name() -> String {
+#[must_use]
+pub fn host_name() -> String {
     std::fs::read_to_string("/proc/sys/kernel/hostname")
         .ok()
         .or_else(|| std::env::var("HOSTNAME").ok())

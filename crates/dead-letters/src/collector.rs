@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use attune_bus::{Bus, BusError, Delivery, DeliveryTag, Settler, Subscriber, Subscription, Topic};
-use attune_runtime::{Backoff, LogPace, error_chain, in_task};
+use attune_runtime::{Backoff, LogPace, Meter, error_chain, in_task};
 use attune_store::{DeadLetterStore, NewDeadLetter, StoreError};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -91,6 +91,12 @@ impl CollectorHandle {
     /// What it has counted.
     pub fn counters(&self) -> Arc<CollectorCounters> {
         Arc::clone(&self.counters)
+    }
+
+    /// Shows what it counts among the metrics.
+    pub fn export(&self, meter: &Meter) {
+        self.counters.export(meter);
+        self.counters.begin();
     }
 
     /// Why letters cannot be kept at the moment, in words for an operator; `None` while all is
@@ -214,6 +220,9 @@ impl<S: DeadLetterStore + ?Sized + 'static> Collecting<S> {
             told.untold = 0;
         }
         self.counters.kept.add(tags.len());
+        for letter in letters.iter() {
+            self.counters.count(&letter.source);
+        }
         self.settler.ack(&tags).await;
     }
 

@@ -9,9 +9,13 @@ use attune_executor::stored::Sets;
 use attune_runtime::error_chain;
 use attune_store::{CommitError, PartitionStore, StoreError, StoredPolicies};
 use chrono::Utc;
+use tokio::time::Instant;
 use tracing::warn;
 
 use crate::convert::{self, duration};
+use crate::driver::boot_now;
+use crate::figures::{ExecutorFigures, LeaseTime};
+use crate::queue_figures::Names;
 
 /// The store, and who asks.
 #[derive(Clone)]
@@ -22,13 +26,48 @@ pub(crate) struct Calls {
     pub(crate) name: Arc<str>,
     /// How long a lease holds without renewal, in milliseconds.
     pub(crate) ttl: Millis,
+    pub(crate) measured: Measured,
+}
+
+/// Where it is noted what calls tell of.
+#[derive(Debug, Clone)]
+pub(crate) struct Measured {
+    pub(crate) figures: Arc<ExecutorFigures>,
+    pub(crate) leases: Arc<LeaseTime>,
+    pub(crate) names: Arc<Names>,
+}
+
+impl Measured {
+    /// Notes the answer to a call that was made then.
+    fn note(&self, reply: &Reply, sent: Millis) {
+        match reply {
+            Reply::Renewed(held) if !held.is_empty() => self.leases.renewed(sent),
+            Reply::Acquired(taken) if !taken.is_empty() => self.leases.taken(sent),
+            Reply::Queues { actions, .. } | Reply::Known { actions, .. } => {
+                self.names.learn(actions);
+            }
+            _ => {}
+        }
+    }
 }
 
 impl Calls {
     /// Makes a call. It is never cut short: whoever waits for the answer may go away.
     pub(crate) async fn make(&self, call: Call) -> Reply {
+        let (sent, began) = (boot_now(), Instant::now());
+        let items = match &call {
+            Call::Commit(commit) => Some(commit.executions().count()),
+            _ => None,
+        };
         match self.try_to(call).await {
-            Ok(reply) => reply,
+            Ok(reply) => {
+                self.measured.note(&reply, sent);
+                if let Some(items) = items {
+                    self.measured.figures.commit.record(began.elapsed());
+                    self.measured.figures.round_items.record(items);
+                }
+                reply
+            }
             Err(error) => Reply::Failed(Failure {
                 refused: error.wrote_nothing(),
                 words: error_chain(&error),

@@ -9,10 +9,10 @@ use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use attune_bus::{DeliveryTag, Settler, Subscriber};
+use attune_bus::Subscriber;
 use attune_core::{ActionId, PartitionId};
 use attune_executor::owner::{
-    self, Call, CallId, Delivered, DeliveryId, Failure, Published, Reply, SubscriptionId,
+    self, Call, CallId, Delivered, Failure, Published, Reply, SubscriptionId,
 };
 use attune_executor::partition::Answer;
 use attune_executor::queue::Millis;
@@ -31,22 +31,18 @@ use crate::calls::Calls;
 use crate::convert::{self, duration};
 use crate::counters::Counters;
 use crate::feed::{Feed, Inbound};
+use crate::figures::ExecutorFigures;
 use crate::notices::Notices;
 use crate::progress::ExecutorProgress;
 use crate::publisher::Publisher;
 use crate::records::Records;
 use crate::refusals::{BusState, Refusals, Teller, lasting, watch_bus};
+use crate::unsettled::{Settled, Unsettled};
 
 /// How many messages one step brings at most.
 const MAX_DELIVERED: usize = 1024;
 /// How long a stopping executor waits for what is under way; the next owner finds the rest.
 const DRAIN: Duration = Duration::from_secs(10);
-
-/// What settles a delivery, and through which subscription it came.
-type Unsettled = HashMap<DeliveryId, (SubscriptionId, Settler, DeliveryTag)>;
-
-/// Deliveries that are done with, by what settles them.
-type Settled = Vec<(Settler, Vec<DeliveryTag>)>;
 
 /// What must happen to messages, in this order.
 enum Settling {
@@ -64,6 +60,7 @@ pub(crate) struct Driver {
     pub(crate) publisher: Arc<Publisher>,
     pub(crate) records: Records,
     pub(crate) counters: Arc<Counters>,
+    pub(crate) figures: Arc<ExecutorFigures>,
     pub(crate) control: mpsc::Receiver<Inbound>,
     pub(crate) commands: mpsc::Receiver<Inbound>,
     /// Partitions that were handed over to somebody. Empty when the bus is closed.
@@ -120,7 +117,7 @@ impl Driver {
             inputs,
             settling,
             tasks,
-            unsettled: HashMap::new(),
+            unsettled: Unsettled::default(),
             subscriptions: HashMap::new(),
             decided: HashMap::new(),
             notices: Notices::default(),
@@ -223,18 +220,10 @@ impl Driver {
         let mut gathered = Vec::new();
         let mut next = Some(first);
         while let Some(inbound) = next {
-            let Inbound {
-                delivered,
-                settler,
-                tag,
-            } = inbound;
-            if under_way
-                .subscriptions
-                .contains_key(&delivered.subscription)
-            {
-                let unsettled = (delivered.subscription, settler, tag);
-                under_way.unsettled.insert(delivered.id, unsettled);
-                gathered.push(delivered);
+            let subscription = inbound.delivered.subscription;
+            if under_way.subscriptions.contains_key(&subscription) {
+                under_way.unsettled.insert(&inbound);
+                gathered.push(inbound.delivered);
             }
             if gathered.len() >= MAX_DELIVERED {
                 break;
@@ -257,8 +246,10 @@ impl Driver {
                 sections,
             } => {
                 let (publisher, inputs) = (Arc::clone(&self.publisher), under_way.inputs.clone());
+                let dispatch = self.figures.dispatch();
                 under_way.tasks.spawn(async move {
                     let published = published(publisher.tell(worker, sections)).await;
+                    drop(dispatch);
                     back(&inputs, Input::Published(id, published));
                 });
             }
@@ -273,7 +264,7 @@ impl Driver {
                 });
             }
             Output::Ack(deliveries) => {
-                let (settled, _) = under_way.settled(&deliveries);
+                let (settled, _) = under_way.unsettled.settle(&deliveries, &self.figures);
                 under_way.settle(Settling::Ack(settled));
             }
             Output::Refuse {
@@ -281,7 +272,7 @@ impl Driver {
                 answers,
             } => {
                 // What came by a subscription that has ended comes again.
-                let (settled, are_all) = under_way.settled(&deliveries);
+                let (settled, are_all) = under_way.unsettled.settle(&deliveries, &self.figures);
                 under_way.settle(if are_all {
                     Settling::Refuse(settled, answers)
                 } else {
@@ -292,9 +283,7 @@ impl Driver {
                 self.subscribe(subscription, partition, under_way);
             }
             Output::Unsubscribe(subscription) => {
-                under_way
-                    .unsettled
-                    .retain(|_, (of, ..)| *of != subscription);
+                under_way.unsettled.forget(subscription);
                 if let Some(token) = under_way.subscriptions.remove(&subscription) {
                     under_way.settle(Settling::End(token));
                 }
@@ -302,6 +291,7 @@ impl Driver {
             Output::Noted(decided) => self.records.committed(std::slice::from_ref(&decided)),
             Output::Loaded(decided) => self.records.loaded(decided),
             Output::Count(counter, times) => self.counters.add(counter, times),
+            Output::Waited(waits) => self.figures.waited(&waits),
             Output::Notice(notice) => under_way.notices.say(&notice),
             Output::Ended => under_way.ended = true,
         }
@@ -391,27 +381,6 @@ impl Driver {
 }
 
 impl UnderWay {
-    /// What settles these deliveries, in the order in which they were delivered; and whether
-    /// nothing is missing.
-    fn settled(&mut self, deliveries: &[DeliveryId]) -> (Settled, bool) {
-        let mut settled: Settled = Vec::new();
-        let mut are_all = true;
-        for delivery in deliveries {
-            let Some((_, settler, tag)) = self.unsettled.remove(delivery) else {
-                are_all = false;
-                continue;
-            };
-            match settled
-                .iter_mut()
-                .find(|(known, _)| Arc::ptr_eq(known, &settler))
-            {
-                Some((_, tags)) => tags.push(tag),
-                None => settled.push((settler, vec![tag])),
-            }
-        }
-        (settled, are_all)
-    }
-
     fn settle(&self, settling: Settling) {
         if self.settling.send(settling).is_err() {
             tracing::error!("nobody settles messages any more");

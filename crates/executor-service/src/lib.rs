@@ -5,7 +5,8 @@
 //! asks the store; `publisher` tells workers and askers; `records` and `notices` write down what
 //! was decided; `convert` stands between the types of the decisions and those of tables and
 //! messages. `intake` routes rule firings to the partitions; `progress` shows which loops go on;
-//! `refusals` writes down which partitions wait for the store.
+//! `refusals` writes down which partitions wait for the store; `figures` and `queue_figures` are what is
+//! measured.
 
 mod asker;
 mod calls;
@@ -14,14 +15,17 @@ mod counters;
 mod driver;
 mod events;
 mod feed;
+mod figures;
 mod intake;
 mod newer;
 mod notices;
 mod progress;
 mod publisher;
+mod queue_figures;
 mod records;
 mod refusals;
 mod service;
+mod unsettled;
 
 pub use counters::Counters;
 pub use progress::ExecutorProgress;

@@ -10,19 +10,22 @@ use attune_executor::owner::Trouble;
 use attune_executor::partition::{ClusterBounds, ReconcileBounds, STEP_ITEMS};
 use attune_executor::{Counter, Owner, OwnerOptions, QueueConfig, QueuesView};
 use attune_record::Recorder;
+use attune_runtime::{Gauge, Meter};
 use attune_store::{PartitionStore, StoreError};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::calls::Calls;
+use crate::calls::{Calls, Measured};
 use crate::convert::span;
 use crate::counters::Counters;
-use crate::driver::Driver;
+use crate::driver::{Driver, boot_now};
 use crate::feed::Feed;
+use crate::figures::{ExecutorFigures, LeaseTime};
 use crate::intake::{Watcher, firings_at_once, intake};
 use crate::progress::ExecutorProgress;
 use crate::publisher::Publisher;
+use crate::queue_figures::{self, Names};
 use crate::records::Records;
 use crate::refusals::Refusals;
 
@@ -100,6 +103,7 @@ impl ExecutorError {
 pub struct ExecutorHandle {
     queues: QueuesView,
     counters: Arc<Counters>,
+    measured: Measured,
     poisoned: Arc<AtomicU64>,
     served: watch::Receiver<usize>,
     trouble: watch::Receiver<Option<Trouble>>,
@@ -117,6 +121,46 @@ impl ExecutorHandle {
     /// What it has counted.
     pub fn counters(&self) -> Arc<Counters> {
         Arc::clone(&self.counters)
+    }
+
+    /// Shows what it counts, what it measures, and its queues, as they are at each look, among the metrics.
+    pub fn export(&self, meter: &Meter) {
+        for counter in Counter::ALL {
+            let counters = self.counters();
+            let read = move || counters.get(counter);
+            attune_runtime::Counter::show(meter, counter.name(), counter.help(), read);
+        }
+        self.measured.figures.export(meter);
+        queue_figures::export(&self.queues, Arc::clone(&self.measured.names), meter);
+        let poisoned = Arc::clone(&self.poisoned);
+        let help = "Messages that it could not use, which became dead letters.";
+        attune_runtime::Counter::show(meter, "executor.poisoned.total", help, move || {
+            poisoned.load(Ordering::Relaxed)
+        });
+        let served = self.served.clone();
+        let help = "Partitions that it owns and serves.";
+        Gauge::show(meter, "executor.partitions.owned", help, move || {
+            Some(*served.borrow() as f64)
+        });
+        let (served, leases) = (self.served.clone(), Arc::clone(&self.measured.leases));
+        let help = "How long the oldest lease of its partitions holds still, while it owns some.";
+        Gauge::show(meter, "executor.lease.remaining_seconds", help, move || {
+            let owns = *served.borrow() > 0;
+            owns.then(|| leases.remaining(boot_now()) as f64 / 1_000.0)
+        });
+        let ttl = self.measured.leases.ttl() as f64 / 1_000.0;
+        let help = "How long a lease holds after it was renewed.";
+        Gauge::show(meter, "executor.lease.ttl_seconds", help, move || Some(ttl));
+        let trouble = self.trouble.clone();
+        let help = "For how long something has kept it from its work; 0 when nothing does.";
+        Gauge::show(meter, "executor.trouble_seconds", help, move || {
+            let trouble = trouble.borrow();
+            Some(
+                trouble
+                    .as_ref()
+                    .map_or(0.0, |it| it.for_ms as f64 / 1_000.0),
+            )
+        });
     }
 
     /// How many messages it could not use.
@@ -180,6 +224,11 @@ pub async fn start(
     } = declare(&options, id, bus.as_ref()).await?;
     let owner = Owner::new(owner_options(&options, id));
     let queues = owner.queues();
+    let measured = Measured {
+        figures: Arc::<ExecutorFigures>::default(),
+        leases: Arc::new(LeaseTime::new(span(options.lease_ttl))),
+        names: Arc::<Names>::default(),
+    };
     let (counters, poisoned) = (Arc::<Counters>::default(), Arc::<AtomicU64>::default());
     let (control_tx, control) = mpsc::channel(INBOX_MESSAGES);
     let (commands_tx, commands) = mpsc::channel(INBOX_MESSAGES);
@@ -192,6 +241,7 @@ pub async fn start(
             owner: id,
             name: Arc::from(options.name.as_str()),
             ttl: span(options.lease_ttl),
+            measured: measured.clone(),
         },
         feed: Feed {
             bus: Arc::clone(&bus),
@@ -210,6 +260,7 @@ pub async fn start(
         )),
         records: Records::new(options.recorder.clone()),
         counters: Arc::clone(&counters),
+        figures: Arc::clone(&measured.figures),
         control,
         commands,
         hints: Some(hints),
@@ -235,6 +286,7 @@ pub async fn start(
     Ok(ExecutorHandle {
         queues,
         counters,
+        measured,
         poisoned,
         served,
         trouble,

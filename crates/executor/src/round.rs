@@ -21,7 +21,7 @@ use crate::fact::Decided;
 use crate::happened::ActionEvent;
 use crate::notice::Notice;
 use crate::owner::DeliveryId;
-use crate::partition::{Answer, Effect, Grantee, Letter, Partition};
+use crate::partition::{Answer, Effect, Grantee, Letter, Partition, Wait};
 use crate::queue::Millis;
 use crate::stored::{Audit, Batch, Change, End, NewExecution, PutBack};
 
@@ -40,6 +40,8 @@ pub struct Tell {
     pub answers: Vec<(Arc<str>, Answer)>,
     /// What to count, and how often.
     pub counts: BTreeMap<Counter, u64>,
+    /// How long those have waited who were given a slot.
+    pub waits: Vec<Wait>,
     /// What has happened, for whoever listens.
     pub events: Vec<ActionEvent>,
     /// What people should read.
@@ -408,6 +410,10 @@ impl PartitionDraft {
                 self.tell.touched.insert(action_id);
             }
             Effect::Count(counter) => self.tell.count(counter),
+            Effect::Granted(wait) => {
+                self.tell.count(Counter::Granted);
+                self.tell.waits.push(wait);
+            }
             Effect::Mended(id) => {
                 self.mended.insert(id);
                 self.tell.is_mended = true;

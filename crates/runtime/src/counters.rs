@@ -1,12 +1,17 @@
 //! Figures that a part of the program keeps and that `/metrics` shows.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
-use opentelemetry::metrics::Meter;
+use opentelemetry::KeyValue;
+use opentelemetry::metrics::{Counter as Instrument, Histogram, HistogramBuilder, Meter};
 
-/// A number that only rises, from 0 at the start.
-#[derive(Debug, Default)]
-pub struct Counter(AtomicU64);
+use crate::metrics::DURATION_SECONDS_BUCKETS;
+
+/// A number that only rises, from 0 at the start. A clone is the same number.
+#[derive(Debug, Clone, Default)]
+pub struct Counter(Arc<AtomicU64>);
 
 impl Counter {
     /// Its value now.
@@ -19,7 +24,13 @@ impl Counter {
         self.0.fetch_add(count as u64, Ordering::Relaxed);
     }
 
-    /// Shows the number that `read` answers as a counter; [`counters!`](crate::counters) does.
+    /// Shows it among the metrics; [`counters!`](crate::counters) does.
+    pub fn export(&self, meter: &Meter, name: &'static str, description: &str) {
+        let counter = self.clone();
+        Self::show(meter, name, description, move || counter.get());
+    }
+
+    /// Shows a number that is kept elsewhere and that `read` answers.
     pub fn show(
         meter: &Meter,
         name: &'static str,
@@ -32,11 +43,32 @@ impl Counter {
             .with_callback(move |observer| observer.observe(read(), &[]))
             .build();
     }
+
+    /// The same of several numbers of one kind, each with its labels. Who makes them bounds how many there
+    /// may be.
+    pub fn show_all<Values>(
+        meter: &Meter,
+        name: &'static str,
+        description: &str,
+        read: impl Fn() -> Values + Send + Sync + 'static,
+    ) where
+        Values: IntoIterator<Item = (f64, Vec<Label>)>,
+    {
+        meter
+            .f64_observable_counter(name)
+            .with_description(description.to_owned())
+            .with_callback(move |observer| {
+                for (value, labels) in read() {
+                    observer.observe(value, &labels);
+                }
+            })
+            .build();
+    }
 }
 
-/// A number that rises and falls.
-#[derive(Debug, Default)]
-pub struct Gauge(AtomicU64);
+/// A number that rises and falls. A clone is the same number.
+#[derive(Debug, Clone, Default)]
+pub struct Gauge(Arc<AtomicU64>);
 
 impl Gauge {
     /// Its value now.
@@ -49,23 +81,146 @@ impl Gauge {
         self.0.store(value as u64, Ordering::Relaxed);
     }
 
-    /// Shows the number that `read` answers as a gauge; [`counters!`](crate::counters) does.
+    /// One more.
+    pub fn raise(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// One less, of those that were raised.
+    pub fn lower(&self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Shows it among the metrics; [`counters!`](crate::counters) does.
+    pub fn export(&self, meter: &Meter, name: &'static str, description: &str) {
+        let gauge = self.clone();
+        Self::show(meter, name, description, move || Some(gauge.get() as f64));
+    }
+
+    /// Shows a number that is kept elsewhere and that `read` answers; nothing while that is `None`.
     pub fn show(
         meter: &Meter,
         name: &'static str,
         description: &str,
-        read: impl Fn() -> u64 + Send + Sync + 'static,
+        read: impl Fn() -> Option<f64> + Send + Sync + 'static,
     ) {
+        let read = move || read().map(|value| (value, Vec::new()));
+        Self::show_all(meter, name, description, read);
+    }
+
+    /// The same of several numbers of one kind, each with its labels. Who makes them bounds how many there
+    /// may be.
+    pub fn show_all<Values>(
+        meter: &Meter,
+        name: &'static str,
+        description: &str,
+        read: impl Fn() -> Values + Send + Sync + 'static,
+    ) where
+        Values: IntoIterator<Item = (f64, Vec<Label>)>,
+    {
         meter
-            .u64_observable_gauge(name)
+            .f64_observable_gauge(name)
             .with_description(description.to_owned())
-            .with_callback(move |observer| observer.observe(read(), &[]))
+            .with_callback(move |observer| {
+                for (value, labels) in read() {
+                    observer.observe(value, &labels);
+                }
+            })
             .build();
     }
 }
 
-/// Declares the figures of a part of the program: a struct of [`Counter`]s and [`Gauge`]s and, in
-/// one place with them, the names under which `/metrics` shows them. What the documentation of a
+/// The name of a label and its value.
+pub type Label = KeyValue;
+
+/// Counters of one kind, told apart by labels whose values are few. They count from when they are shown
+/// among the metrics: nobody reads them otherwise. A clone is the same family.
+#[derive(Debug, Clone, Default)]
+pub struct Family(Arc<OnceLock<Instrument<u64>>>);
+
+impl Family {
+    /// Counts so many more of the one with these labels; 0 makes it show.
+    pub fn add(&self, count: usize, labels: &[Label]) {
+        if let Some(instrument) = self.0.get() {
+            instrument.add(count as u64, labels);
+        }
+    }
+
+    /// Shows them among the metrics; [`counters!`](crate::counters) does.
+    pub fn export(&self, meter: &Meter, name: &'static str, description: &str) {
+        let instrument = meter.u64_counter(name);
+        let instrument = instrument.with_description(description.to_owned()).build();
+        self.0.get_or_init(|| instrument);
+    }
+}
+
+/// How long things take, in buckets of seconds; likewise, as [`Family`] does.
+#[derive(Debug, Clone, Default)]
+pub struct Timing(Arc<OnceLock<Histogram<f64>>>);
+
+impl Timing {
+    /// One of them took so long.
+    pub fn record(&self, took: Duration) {
+        self.record_as(took, &[]);
+    }
+
+    /// The same, of the kind that these labels name.
+    pub fn record_as(&self, took: Duration, labels: &[Label]) {
+        if let Some(histogram) = self.0.get() {
+            histogram.record(took.as_secs_f64(), labels);
+        }
+    }
+
+    /// Shows them among the metrics; [`counters!`](crate::counters) does.
+    pub fn export(&self, meter: &Meter, name: &'static str, description: &str) {
+        let bounds = DURATION_SECONDS_BUCKETS.to_vec();
+        show_buckets(
+            &self.0,
+            meter.f64_histogram(name).with_unit("s"),
+            bounds,
+            description,
+        );
+    }
+}
+
+/// How many things come at once, in buckets; likewise.
+#[derive(Debug, Clone, Default)]
+pub struct Sizes(Arc<OnceLock<Histogram<f64>>>);
+
+impl Sizes {
+    /// Bounds of the buckets.
+    const BUCKETS: [f64; 12] = [
+        1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1_000.0, 2_000.0, 5_000.0,
+    ];
+
+    /// So many came.
+    pub fn record(&self, count: usize) {
+        if let Some(histogram) = self.0.get() {
+            histogram.record(count as f64, &[]);
+        }
+    }
+
+    /// Shows them among the metrics; [`counters!`](crate::counters) does.
+    pub fn export(&self, meter: &Meter, name: &'static str, description: &str) {
+        let bounds = Self::BUCKETS.to_vec();
+        show_buckets(&self.0, meter.f64_histogram(name), bounds, description);
+    }
+}
+
+fn show_buckets(
+    place: &OnceLock<Histogram<f64>>,
+    histogram: HistogramBuilder<'_, Histogram<f64>>,
+    bounds: Vec<f64>,
+    description: &str,
+) {
+    let histogram = histogram.with_boundaries(bounds);
+    let histogram = histogram.with_description(description.to_owned()).build();
+    place.get_or_init(|| histogram);
+}
+
+/// Declares the figures of a part of the program: a struct of [`Counter`]s, [`Gauge`]s, [`Family`]s,
+/// [`Timing`]s and [`Sizes`] and, in one place with them, the names under which `/metrics` and
+/// `otlp.endpoint` show them. What the documentation of a
 /// field says is shown there too.
 ///
 /// The struct has `Default` and `export`. Counting needs no metrics, so that a part counts in its
@@ -128,15 +283,10 @@ macro_rules! counters {
 
         impl $name {
             /// Shows all of these figures, as they are at each look, among the metrics.
-            $visible fn export(self: &::std::sync::Arc<Self>, meter: &$crate::Meter) {
+            $visible fn export(&self, meter: &$crate::Meter) {
                 $(
-                    let figures = ::std::sync::Arc::clone(self);
-                    $crate::$kind::show(
-                        meter,
-                        $metric,
-                        ::std::concat!($($doc),+).trim_start(),
-                        move || figures.$field.get(),
-                    );
+                    let help = ::std::concat!($($doc),+).trim_start();
+                    self.$field.export(meter, $metric, help);
                 )+
             }
         }
@@ -146,8 +296,9 @@ macro_rules! counters {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::time::Duration;
 
-    use crate::Metrics;
+    use crate::{Label, Metrics};
 
     counters! {
         /// For the test.
@@ -155,8 +306,38 @@ mod tests {
             /// Things that were done,
             /// however long they took.
             done: Counter = "test.done.total",
-            /// Things that are being done.
+                /// Things that are being done.
             busy: Gauge = "test.busy",
+            /// Things that were sent, by way.
+            sent: Family = "test.sent.total",
+            /// How long it took.
+            took: Timing = "test.seconds",
+            /// How many at once.
+            together: Sizes = "test.items",
+        }
+    }
+
+    /// What is told apart by labels, or in buckets, shows from its first value on.
+    #[test]
+    fn labels_and_buckets_are_shown_as_well() {
+        let (metrics, figures) = (Metrics::new(), Figures::default());
+        figures.sent.add(9, &[]);
+        figures.took.record(Duration::from_secs(9));
+        figures.export(&metrics.meter("test"));
+        figures.sent.add(2, &[Label::new("way", "post")]);
+        figures.took.record(Duration::from_millis(20));
+        figures.together.record(3);
+        let text = metrics.render();
+        for line in [
+            "# HELP test_sent_total Things that were sent, by way.",
+            "test_sent_total{way=\"post\"} 2",
+            "test_seconds_bucket{le=\"0.01\"} 0",
+            "test_seconds_bucket{le=\"0.025\"} 1",
+            "test_seconds_sum 0.02",
+            "test_items_bucket{le=\"2\"} 0",
+            "test_items_bucket{le=\"5\"} 1",
+        ] {
+            assert!(text.lines().any(|shown| shown == line), "{line}:\n{text}");
         }
     }
 

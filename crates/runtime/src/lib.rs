@@ -33,13 +33,15 @@ mod log_lines;
 mod log_pace;
 mod metrics;
 mod ops;
+mod otlp;
+pub mod process;
 mod progress;
 mod shutdown;
 pub mod systemd;
 pub mod telemetry;
 
 pub use backoff::{Backoff, Stopped, retry_until_ready};
-pub use counters::{Counter, Gauge};
+pub use counters::{Counter, Family, Gauge, Label, Sizes, Timing};
 pub use error_text::error_chain;
 pub use failing::Failing;
 pub use health::{Component, ComponentState, Health, HealthSnapshot};
@@ -49,5 +51,6 @@ pub use metrics::{DURATION_SECONDS_BUCKETS, Metrics};
 /// Where instruments are made; see [`Metrics::meter`].
 pub use opentelemetry::metrics::Meter;
 pub use ops::{OpsError, metrics_router, ops_router, ops_server};
+pub use otlp::{Otlp, OtlpError};
 pub use progress::Progress;
 pub use shutdown::{Shutdown, StopError, TaskOutcome};

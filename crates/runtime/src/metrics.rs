@@ -1,8 +1,10 @@
-//! OpenTelemetry instruments, shown as Prometheus text.
+//! OpenTelemetry instruments, shown as Prometheus text and sent by OTLP: defined once for both.
 
 use opentelemetry::metrics::{Meter, MeterProvider};
-use opentelemetry_sdk::metrics::{Instrument, SdkMeterProvider, Stream};
+use opentelemetry_sdk::metrics::{Instrument, MeterProviderBuilder, SdkMeterProvider, Stream};
 use prometheus::{Registry, TextEncoder};
+
+use crate::otlp::{Otlp, OtlpError};
 
 /// Series of one instrument, at most; beyond them the SDK adds up the rest in one series. Its
 /// default of 2000 is too few for values by action. The room is reserved per instrument: 33 kB
@@ -36,6 +38,21 @@ impl Metrics {
     /// Without instruments.
     #[must_use]
     pub fn new() -> Self {
+        Self::made(|builder| builder)
+    }
+
+    /// The same, and all values are sent by OTLP as well, by a thread of its own.
+    ///
+    /// # Errors
+    /// When nothing can be sent to such an endpoint.
+    pub fn sending(otlp: &Otlp) -> Result<Self, OtlpError> {
+        let (reader, resource) = (otlp.reader()?, otlp.resource());
+        Ok(Self::made(|builder| {
+            builder.with_reader(reader).with_resource(resource)
+        }))
+    }
+
+    fn made(extend: impl FnOnce(MeterProviderBuilder) -> MeterProviderBuilder) -> Self {
         let registry = Registry::new();
         let exporter = opentelemetry_prometheus::exporter()
             .with_registry(registry.clone())
@@ -45,11 +62,18 @@ impl Metrics {
             .scope_info_enabled(false)
             .build()
             .expect("a new registry has no collector that this one could clash with");
-        let provider = SdkMeterProvider::builder()
+        let builder = SdkMeterProvider::builder()
             .with_reader(exporter)
-            .with_view(raise_limit)
-            .build();
+            .with_view(raise_limit);
+        let provider = extend(builder).build();
         Self { provider, registry }
+    }
+
+    /// Sends what was not sent yet, and nothing from then on. Blocks for as long as that may take.
+    pub fn end(&self) {
+        if let Err(error) = self.provider.shutdown() {
+            tracing::debug!(%error, "the last metrics were not sent");
+        }
     }
 
     /// Makes instruments for one part of the program, such as `executor`. The same instrument

@@ -414,7 +414,7 @@ impl World {
                 let id = self.owners[o].id();
                 self.flow.may_load_again(id);
             }
-            Output::Notice(_) => {}
+            Output::Notice(_) | Output::Waited(_) => {}
             Output::Ended => self.crash_owner(o),
         }
     }

@@ -1,10 +1,10 @@
 //! The pools, and how a call runs on them.
 
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use attune_core::Bug;
-use attune_store::{LetterGauge, StoreError, Unread};
+use attune_store::{CallCounts, LetterGauge, PoolFigures, StoreError, Unread};
 use sqlx::Connection as _;
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool};
 
@@ -28,6 +28,8 @@ pub(crate) struct Db {
     /// Something of a batch was there already: while that goes on, no commit is tried without.
     pub(crate) duplicates: Arc<Lately>,
     pub(crate) unread: Arc<Unread>,
+    /// By purpose.
+    calls: Arc<[CallCounts; Purpose::COUNT]>,
     /// How to connect.
     options: Arc<(PostgresOptions, PgConnectOptions)>,
     address: Arc<str>,
@@ -100,6 +102,7 @@ impl Db {
             outdated: Arc::clone(&outdated),
             duplicates: Arc::default(),
             unread: Arc::default(),
+            calls: Arc::default(),
             options: Arc::new((options.clone(), base)),
             address,
         })
@@ -168,6 +171,7 @@ impl Db {
             let result = Box::pin(work).await;
             return result.map_err(|failure| failure.at(&self.address));
         }
+        let began = Instant::now();
         let (db, patience) = (self.clone(), purpose.patience(&self.options.0));
         let generation = self.of_pools(|pools| pools.generation);
         let task = tokio::spawn(async move {
@@ -177,6 +181,8 @@ impl Db {
                 db.leave(generation);
                 tokio::spawn(work);
             }
+            let succeeded = matches!(answer, Ok(Ok(_)));
+            db.calls[purpose as usize].note(began.elapsed(), succeeded);
             answer.ok()
         });
         match task.await {
@@ -198,6 +204,22 @@ impl Db {
             // The runtime is shutting down.
             Err(error) => Err(StoreError::Unavailable(Box::new(error))),
         }
+    }
+
+    /// What the connections do, by purpose.
+    pub(crate) fn figures(&self) -> Vec<PoolFigures> {
+        let pools = self.of_pools(Pools::clone);
+        let pools = [
+            (Purpose::Commit, pools.commit),
+            (Purpose::Key, pools.key),
+            (Purpose::Lease, pools.lease),
+            (Purpose::General, pools.general),
+        ];
+        let figures = pools.into_iter().map(|(purpose, pool)| {
+            let calls = &self.calls[purpose as usize];
+            calls.figures(purpose.name(), pool.size(), pool.num_idle())
+        });
+        figures.collect()
     }
 
     /// How to connect for changing the schema.

@@ -41,7 +41,7 @@ mod workers;
 use async_trait::async_trait;
 use attune_core::RequestId;
 use attune_store::audit::what;
-use attune_store::{FENCE_JUMP, Store, StoreError};
+use attune_store::{FENCE_JUMP, PoolFigures, Store, StoreError};
 
 use crate::db::Db;
 pub use crate::options::PostgresOptions;
@@ -139,5 +139,9 @@ impl Store for PostgresStore {
 
     async fn close(&self) {
         self.db.close().await;
+    }
+
+    fn pools(&self) -> Vec<PoolFigures> {
+        self.db.figures()
     }
 }

@@ -114,7 +114,10 @@ pub(crate) enum Purpose {
 }
 
 impl Purpose {
-    fn name(self) -> &'static str {
+    /// How many there are.
+    pub(crate) const COUNT: usize = 5;
+
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Commit => "commit",
             Self::Key => "key",

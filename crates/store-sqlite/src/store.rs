@@ -3,10 +3,10 @@
 use std::future::Future;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use attune_store::{LetterGauge, Store, StoreError, Unread};
+use attune_store::{CallCounts, LetterGauge, PoolFigures, Store, StoreError, Unread};
 use sqlx::Sqlite;
 use sqlx::pool::PoolConnection;
 use sqlx::query::Query;
@@ -40,6 +40,7 @@ pub(crate) struct Inner {
     readers: SqlitePool,
     pub(crate) letters: LetterGauge,
     pub(crate) unread: Unread,
+    calls: CallCounts,
     lock: Mutex<Option<FileLock>>,
     _folder: Option<TempDir>,
 }
@@ -89,6 +90,7 @@ impl SqliteStore {
             inner: Arc::new(Inner {
                 letters: LetterGauge::new(options.letters),
                 unread: Unread::default(),
+                calls: CallCounts::default(),
                 options,
                 writer,
                 readers,
@@ -111,8 +113,14 @@ impl SqliteStore {
         T: Send + 'static,
         E: From<Failure> + From<StoreError>,
     {
-        let work = work(Arc::clone(&self.inner));
-        Ok(spawned(async move { Ok(work.await) }).await??)
+        let (work, inner) = (work(Arc::clone(&self.inner)), Arc::clone(&self.inner));
+        let measured = async move {
+            let began = Instant::now();
+            let done = work.await;
+            inner.calls.note(began.elapsed(), done.is_ok());
+            Ok(done)
+        };
+        Ok(spawned(measured).await??)
     }
 
     /// Runs one statement that commits by itself; how many rows it has changed.
@@ -264,5 +272,13 @@ impl Store for SqliteStore {
         if let Err(error) = closed.await {
             tracing::warn!(%error, "the database did not close cleanly; nothing is lost");
         }
+    }
+
+    fn pools(&self) -> Vec<PoolFigures> {
+        let readers = &self.inner.readers;
+        let calls = &self.inner.calls;
+        // One connection writes, or none once the store is closed.
+        let writers = u32::from(!readers.is_closed());
+        vec![calls.figures("file", readers.size() + writers, readers.num_idle())]
     }
 }

@@ -20,6 +20,7 @@ pub mod operations;
 pub mod partitions;
 pub mod pauses;
 pub mod policies;
+pub mod pools;
 pub mod rows;
 pub mod stats;
 pub mod workers;
@@ -57,6 +58,7 @@ pub use policies::{
     DocumentChange, MAX_DOCUMENTS, MAX_SET_BYTES, PolicyChanges, PolicyMark, PolicyOutcome,
     PolicyStore, PolicyVersion, StoredPolicies,
 };
+pub use pools::{CallCounts, PoolFigures};
 pub use rows::{
     ActivePage, ActivePlace, ActiveRow, ActiveSlice, ExecutionWords, SlotRow, WorkerEnd,
 };
@@ -143,4 +145,7 @@ pub trait Store:
 
     /// Finishes what is under way and closes every connection.
     async fn close(&self);
+
+    /// What its connections do, by what they are for.
+    fn pools(&self) -> Vec<PoolFigures>;
 }

@@ -180,17 +180,22 @@ impl Api {
             .await
     }
 
+    /// All metrics, as Prometheus reads them.
+    ///
+    /// # Errors
+    /// When there is no answer.
+    pub async fn metrics(&self) -> anyhow::Result<String> {
+        let request = self.client.get(format!("{}/metrics", self.base));
+        let response = request.send().await?.error_for_status()?;
+        Ok(response.text().await?)
+    }
+
     /// What `/metrics` says of one series without labels, or of the sum of its series.
     ///
     /// # Errors
     /// When there is no such series.
     pub async fn metric(&self, name: &str) -> anyhow::Result<f64> {
-        let response = self
-            .client
-            .get(format!("{}/metrics", self.base))
-            .send()
-            .await?;
-        let text = response.error_for_status()?.text().await?;
+        let text = self.metrics().await?;
         let mut values = Vec::new();
         for line in text.lines().filter(|line| !line.starts_with('#')) {
             let Some((series, value)) = line.rsplit_once(' ') else {

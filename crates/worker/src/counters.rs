@@ -1,5 +1,10 @@
 //! What a worker counts.
 
+use std::time::Duration;
+
+use attune_messages::v1::Completion;
+use attune_runtime::Label;
+
 attune_runtime::counters! {
     /// What a worker has done since it started, and what it is doing.
     pub struct WorkerCounters {
@@ -9,6 +14,14 @@ attune_runtime::counters! {
         unreadable: Counter = "worker.messages.unreadable.total",
         /// Runs it began.
         runs: Counter = "worker.runs.total",
+        /// Runs that have ended and are reported, by status.
+        ended: Family = "worker.runs.ended.total",
+        /// How long runs took, of those that had begun, by status.
+        ran: Timing = "worker.run_seconds",
+        /// How long the store took to renew the lease, also where it failed.
+        renewals: Timing = "worker.lease.renew_seconds",
+        /// Slots that it has.
+        slots: Gauge = "worker.slots",
         /// Completions that the bus has confirmed.
         reported: Counter = "worker.completions.reported.total",
         /// Completions that were confirmed and told again, because their owner had not written
@@ -29,5 +42,18 @@ attune_runtime::counters! {
         busy: Gauge = "worker.slots.busy",
         /// Executions that were granted to it and wait for a free slot right now.
         waiting: Gauge = "worker.grants.waiting",
+    }
+}
+
+impl WorkerCounters {
+    /// Counts a run that is to be reported.
+    pub(crate) fn count_end(&self, completion: &Completion) {
+        let label = [Label::new("status", completion.status.as_str())];
+        self.ended.add(1, &label);
+        let times = completion.started_at.zip(completion.finished_at);
+        if let Some((started, finished)) = times {
+            let ran = (finished - started).to_std();
+            self.ran.record_as(ran.unwrap_or(Duration::ZERO), &label);
+        }
     }
 }

@@ -5,7 +5,7 @@ use crate::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use attune_core::{Attempt, ExecutionId, WorkerId};
-use attune_runtime::{Backoff, LogPace, error_chain};
+use attune_runtime::{Backoff, LogPace, Timing, error_chain};
 use attune_store::{StoreError, WorkerLease, WorkerStore};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
@@ -134,6 +134,8 @@ pub(crate) struct Leases {
     /// Whether the worker takes nothing; each renewal says so.
     draining: AtomicBool,
     announce: Announce,
+    /// How long renewals take.
+    renewals: Timing,
 }
 
 impl Leases {
@@ -157,7 +159,13 @@ impl Leases {
             guard,
             draining: AtomicBool::new(false),
             announce,
+            renewals: Timing::default(),
         }
+    }
+
+    /// How long renewals take, to be shown.
+    pub(crate) fn renewals(&self) -> Timing {
+        self.renewals.clone()
     }
 
     /// From the next renewal on the lease says whether the worker takes nothing. Returns whether
@@ -260,8 +268,11 @@ impl Leases {
             draining,
             ..self.template.clone()
         };
+        let began = Instant::now();
         let call = tokio::spawn(async move { store.renew_worker(&lease).await });
-        answer(call, Instant::now() + self.template.ttl).await
+        let renewed = answer(call, began + self.template.ttl).await;
+        self.renewals.record(began.elapsed());
+        renewed
     }
 
     /// Starts the task that renews every sixth of the ttl and ends the life when that fails for

@@ -79,7 +79,11 @@ impl Worker {
         let leases = Arc::new(leases);
         let begun = begin(&leases, &bus, &options.pool, &shutdown).await?;
         let (life, link) = begun.ok_or(WorkerError::Stopped)?;
-        let counters = Arc::new(WorkerCounters::default());
+        let counters = Arc::new(WorkerCounters {
+            renewals: leases.renewals(),
+            ..WorkerCounters::default()
+        });
+        counters.slots.set(options.slots);
         let outbox = Arc::new(Outbox::new(options.retell_after));
         let reporter = Reporter {
             bus: Arc::clone(&bus),

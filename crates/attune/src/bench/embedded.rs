@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
@@ -114,7 +113,7 @@ impl Embedded {
     /// Messages that the bus has taken.
     pub(super) fn published(&self) -> Option<u64> {
         let parts = self.parts.as_ref()?;
-        Some(parts.published.load(Ordering::Relaxed))
+        Some(parts.bus_figures.published.get())
     }
 
     /// Completions that were sent twice.

@@ -4,12 +4,11 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use attune_bench::{Group, Scenario, usage};
-use attune_bus::{Bus, Counted, Topic};
+use attune_bus::{Bus, BusFigures, Measured, Topic};
 use attune_bus_rabbitmq::RabbitBus;
 use attune_config::{PrintFormat, Secret, Settings};
 use attune_core::PartitionId;
@@ -50,7 +49,8 @@ pub(super) struct Processes {
     name: String,
     bus: Option<Arc<RabbitBus>>,
     /// The same, for what is asked for.
-    counted: Option<Arc<Counted>>,
+    counted: Option<Arc<Measured>>,
+    published: Arc<BusFigures>,
     database: Option<TemporaryDatabase>,
     store: Option<Arc<dyn Store>>,
     daemons: Vec<Daemon>,
@@ -86,6 +86,7 @@ impl Processes {
             name,
             bus: None,
             counted: None,
+            published: Arc::default(),
             database: None,
             store: None,
             daemons: Vec::new(),
@@ -135,7 +136,8 @@ impl Processes {
             .phase(&broker, CONNECT, nothing_fails(), connecting)
             .await?;
         let bus = Arc::new(bus);
-        self.counted = Some(Arc::new(Counted::new(bus.clone())));
+        let figures = Arc::clone(&self.published);
+        self.counted = Some(Arc::new(Measured::new(bus.clone(), figures)));
         self.bus = Some(bus);
         let (url, name) = (
             self.settings.database.url.expose().clone(),
@@ -299,9 +301,9 @@ impl Processes {
 
     /// What all processes have published; unknown as soon as one of them cannot be asked.
     pub(super) async fn published(&self) -> Option<u64> {
-        let of = |published: &AtomicU64| published.load(Ordering::Relaxed);
-        let mut sum = of(&self.counted.as_ref()?.published());
-        sum += self.inside.parts.as_ref().map_or(0, |it| of(&it.published));
+        let mut sum = self.published.published.get();
+        let inside = self.inside.parts.as_ref();
+        sum += inside.map_or(0, |it| it.bus_figures.published.get());
         for daemon in &self.daemons {
             let port = usage::port_of(daemon.pid()?)?;
             sum += scrape::figure(port, "bus_published_total").await?;

@@ -5,8 +5,8 @@ use std::time::Duration;
 use anyhow::Context as _;
 use attune_config::Settings;
 use attune_executor::owner::Trouble;
-use attune_executor::{Counter, QueueConfig, QueuesView};
-use attune_executor_service::{ExecutorError, ExecutorHandle, ExecutorOptions, ExecutorProgress};
+use attune_executor::{QueueConfig, QueuesView};
+use attune_executor_service::{ExecutorError, ExecutorOptions, ExecutorProgress};
 use attune_runtime::{Health, Metrics, Shutdown, retry_until_ready, systemd};
 use tokio::sync::watch;
 
@@ -63,7 +63,7 @@ pub(super) async fn start_executor(
     });
     let handle = starting.await??;
     if executor.queue.enable_metrics {
-        export(&handle, metrics);
+        handle.export(&metrics.meter("executor"));
     }
     let view = ExecutorView {
         queues: handle.queues().clone(),
@@ -98,37 +98,6 @@ pub(super) fn lasting(trouble: &Option<Trouble>) -> Option<String> {
     let lasting = trouble.as_ref();
     let lasting = lasting.filter(|trouble| trouble.for_ms > TROUBLE)?;
     Some(lasting.words.clone())
-}
-
-/// Shows what the executor counts under the names of the metrics.
-fn export(handle: &ExecutorHandle, metrics: &Metrics) {
-    let meter = metrics.meter("executor");
-    for counter in Counter::ALL {
-        let counters = handle.counters();
-        meter
-            .u64_observable_counter(counter.name())
-            .with_description(counter.help())
-            .with_callback(move |observer| observer.observe(counters.get(counter), &[]))
-            .build();
-    }
-    let sum = |pick: fn(&attune_core::QueueStats) -> u64| {
-        let queues = handle.queues().clone();
-        move || queues.get_all_queue_stats().iter().map(pick).sum::<u64>()
-    };
-    let (depth, active) = (
-        sum(|stats| stats.queue_length),
-        sum(|stats| stats.active_count),
-    );
-    meter
-        .u64_observable_gauge("queue.depth")
-        .with_description("Executions that wait.")
-        .with_callback(move |observer| observer.observe(depth(), &[]))
-        .build();
-    meter
-        .u64_observable_gauge("queue.active")
-        .with_description("Executions that hold a slot.")
-        .with_callback(move |observer| observer.observe(active(), &[]))
-        .build();
 }
 
 /// Waits until every partition is owned by the executor of this process.

@@ -103,7 +103,7 @@ async fn start_collector(
         })
     });
     let handle = starting.await??;
-    handle.counters().export(&metrics.meter("dead-letters"));
+    handle.export(&metrics.meter("dead-letters"));
     let (name, words) = ("dead letters", Option::clone);
     show_troubles(health, name, handle.troubles(), words, shutdown);
     shutdown.spawn("dead-letters", handle.stopped());

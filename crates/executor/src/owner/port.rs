@@ -15,7 +15,7 @@ use crate::counters::Counter;
 use crate::fact::Decided;
 use crate::happened::ActionEvent;
 use crate::notice::Notice;
-use crate::partition::{Answer, Completion, ForceRelease, Grantee, Submit};
+use crate::partition::{Answer, Completion, ForceRelease, Grantee, Submit, Wait};
 use crate::queue::Millis;
 use crate::round::Commit;
 use crate::stored::{
@@ -172,6 +172,8 @@ pub enum Output {
     Loaded(Decided),
     /// Count something, so many times.
     Count(Counter, u64),
+    /// Count how long those have waited who were given slots, each once.
+    Waited(Vec<Wait>),
     /// Tell people.
     Notice(Notice),
     /// Everything is given up: the owner has ended.

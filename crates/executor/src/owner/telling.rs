@@ -53,11 +53,13 @@ impl Owner {
         }
         let (mut answers, mut acks) = (Vec::new(), Vec::new());
         let (mut refusals, mut events) = (Vec::new(), Vec::new());
+        let mut waits = Vec::new();
         for (id, tell) in tells {
             let tell = tell.whole();
             let counts = tell.counts.into_iter();
             self.out
                 .extend(counts.map(|(counter, times)| Output::Count(counter, times)));
+            waits.extend(tell.waits);
             self.out
                 .extend(tell.notices.into_iter().map(Output::Notice));
             let touched = tell.touched.into_iter().map(|action_id| (id, action_id));
@@ -91,6 +93,9 @@ impl Owner {
                     answers: no,
                 });
             }
+        }
+        if !waits.is_empty() {
+            self.out.push(Output::Waited(waits));
         }
         if !answers.is_empty() {
             self.out.push(Output::Send(Send::Answers(answers)));

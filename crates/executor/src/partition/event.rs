@@ -309,6 +309,8 @@ pub enum Effect {
     Touched(ActionId),
     /// Count something.
     Count(Counter),
+    /// Count a slot that was given to somebody who has waited for it.
+    Granted(Wait),
     /// Tell whoever listens to what happens.
     Event(Box<ActionEvent>),
     /// Tell people.
@@ -323,6 +325,15 @@ impl Effect {
     pub(crate) fn stands_beside(&self) -> bool {
         matches!(self, Self::DeadLetter(_) | Self::Audit(_))
     }
+}
+
+/// How long somebody has waited for the slot that it was given, and with which priority.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wait {
+    /// Its priority.
+    pub priority: Priority,
+    /// From when it might have had one, its acceptance or the end of its delay, by the owner's time.
+    pub waited: Millis,
 }
 
 /// An execution that may run.

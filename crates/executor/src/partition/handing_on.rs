@@ -9,8 +9,7 @@ use attune_core::policy::TryEnd;
 use attune_core::{Action, ActionId, ActionRef, Bug, WorkerId};
 use attune_dispatch::Key;
 
-use super::{Effect, Partition};
-use crate::counters::Counter;
+use super::{Effect, Partition, Wait};
 use crate::fact::Fact;
 use crate::queue::{ActionQueue, Millis};
 use crate::stored::{Change, Transition};
@@ -46,7 +45,10 @@ impl Partition {
                 cancel_requested: holder.cancel_requested,
                 ..Change::of(execution_id, attempt)
             }));
-            out.push(Effect::Count(Counter::Granted));
+            out.push(Effect::Granted(Wait {
+                priority: holder.priority,
+                waited: now - holder.eligible_at,
+            }));
             self.has_started(action, (execution_id, attempt), out);
         }
     }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use attune_core::{Action, ActionId, Attempt, ExecutionId, Outcome, Status};
 
 use super::retry::Tried;
+use super::serve::Before;
 use super::{Effect, Partition};
 use crate::counters::Counter;
 use crate::fact::Fact;
@@ -146,8 +147,8 @@ impl Partition {
                 keeps_slot: false,
             };
             let key = (next.execution_id, next.attempt);
-            let put_back = Some(Box::new(put_back));
-            self.granted(now, (action, &*queue), (key, worker), put_back, out);
+            let before = Before::Kept(Box::new(put_back));
+            self.granted(now, (action, &*queue), (key, worker), before, out);
         }
     }
 

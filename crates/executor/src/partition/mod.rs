@@ -54,7 +54,7 @@ use workers::Lines;
 
 pub use event::{
     Accepted, Answer, Completion, Effect, Event, ForceRelease, Grantee, Letter, OnReject,
-    ReconcileBounds, Submit,
+    ReconcileBounds, Submit, Wait,
 };
 pub use operating::Page;
 

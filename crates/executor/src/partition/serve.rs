@@ -9,11 +9,19 @@ use attune_core::{
 use attune_dispatch::Key;
 
 use super::room::Room;
-use super::{Effect, Grantee, Partition};
+use super::{Effect, Grantee, Partition, Wait};
 use crate::counters::Counter;
 use crate::fact::Fact;
 use crate::queue::{ActionQueue, Blocked, Grant, Millis, Waiting};
 use crate::stored::{Change, End, PutBack, Transition};
+
+/// What comes before a slot is given.
+pub(super) enum Before {
+    /// A wait for it.
+    Waited(Wait),
+    /// Another try, which has kept it; this is written of that.
+    Kept(Box<PutBack>),
+}
 
 impl Partition {
     pub(super) fn tick(&mut self, now: Millis, out: &mut Vec<Effect>) {
@@ -106,7 +114,12 @@ impl Partition {
                         }
                         self.detector.granted(now, &action, queue, granted, out);
                         let key = (granted.execution_id, granted.attempt);
-                        self.granted(now, (&action, &*queue), (key, worker), None, out);
+                        let wait = Wait {
+                            priority: granted.priority,
+                            waited: now - granted.eligible_at,
+                        };
+                        let before = Before::Waited(wait);
+                        self.granted(now, (&action, &*queue), (key, worker), before, out);
                     }
                     Grant::Blocked(_) => {
                         is_blocked = true;
@@ -199,31 +212,33 @@ impl Partition {
         self.has_ended(action_id, key, (status, code), newcomer, out);
     }
 
-    /// Says that an execution holds a slot from now on, in this attempt at this worker; `put_back` is what is written besides
-    /// of one that has kept its slot for it.
+    /// Says that an execution holds a slot from now on, in this attempt at this worker.
     #[inline]
     pub(super) fn granted(
         &mut self,
         now: Millis,
         (action, queue): (&Arc<Action>, &ActionQueue),
         ((execution_id, attempt), worker): (Key, WorkerId),
-        put_back: Option<Box<PutBack>>,
+        before: Before,
         out: &mut Vec<Effect>,
     ) {
         self.turns_left = self.turns_left.map(|left| left.saturating_sub(1));
         let key = (execution_id, attempt);
-        let transition = Some(match put_back {
-            None => Transition::grant(),
-            Some(_) => Transition::next_try(),
-        });
+        let (transition, put_back, counted) = match before {
+            Before::Waited(wait) => (Transition::grant(), None, Effect::Granted(wait)),
+            Before::Kept(put_back) => {
+                let counted = Effect::Count(Counter::Granted);
+                (Transition::next_try(), Some(put_back), counted)
+            }
+        };
         let change = Change {
-            transition,
+            transition: Some(transition),
             put_back,
             ..Change::of(execution_id, attempt)
         };
         let grant = (self.next_grant_no(), None);
         self.note_grant(now, (action, queue), (key, worker), grant, change, out);
-        out.push(Effect::Count(Counter::Granted));
+        out.push(counted);
         self.has_started(action, key, out);
     }
 

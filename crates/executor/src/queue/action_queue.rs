@@ -307,6 +307,8 @@ impl ActionQueue {
             execution_id: waiting.execution_id,
             attempt,
             delayed: waiting.delayed,
+            priority,
+            eligible_at: waiting.eligible_at,
         })
     }
 

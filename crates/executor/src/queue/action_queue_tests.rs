@@ -175,6 +175,8 @@ fn a_revoked_execution_keeps_its_place() {
         execution_id: ExecutionId(1),
         attempt: Attempt(2),
         delayed: false,
+        priority: Priority::Normal,
+        eligible_at: 1,
     };
     assert_eq!(queue.grant_next(0), Grant::Granted(granted));
     assert!(

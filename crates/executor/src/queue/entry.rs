@@ -128,6 +128,10 @@ pub struct Granted {
     pub attempt: Attempt,
     /// As it was for [`Waiting::delayed`].
     pub delayed: bool,
+    /// With which priority it waited.
+    pub priority: Priority,
+    /// As it was for [`Waiting::eligible_at`].
+    pub eligible_at: Millis,
 }
 
 /// What an attempt to give a slot led to.

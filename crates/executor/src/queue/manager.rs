@@ -38,7 +38,7 @@ use attune_core::{
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::{ActionQueue, Millis, QueueFull, Waiting};
+use super::{ActionQueue, Millis, QueueFull, QueueLook, Waiting};
 use crate::SharedById;
 use crate::policy::{QueueLimits, Share};
 
@@ -305,6 +305,19 @@ impl ExecutionQueueManager {
             self.all().iter().map(|queue| lock(queue).stats()).collect();
         stats.sort_unstable_by_key(|stats| stats.action_id);
         stats
+    }
+
+    /// Every queue with its bound, and why nobody of it is given a slot; otherwise likewise.
+    pub(super) fn look_at_all(&self) -> Vec<QueueLook> {
+        let look = |queue: &Arc<Mutex<ActionQueue>>| {
+            let queue = lock(queue);
+            QueueLook {
+                stats: queue.stats(),
+                max_length: queue.limits().max_length,
+                blocked: queue.blocked(),
+            }
+        };
+        self.all().iter().map(look).collect()
     }
 
     /// Takes out everyone who waits, in every queue, and tells how many that were. Their callers

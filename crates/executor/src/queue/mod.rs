@@ -23,4 +23,4 @@ pub use action_queue::ActionQueue;
 pub use entry::{Blocked, Grant, Granted, Holder, Millis, QueueFull, Waiting};
 pub use manager::{Admission, ExecutionQueueManager, QueueConfig, QueueError};
 pub use overflow::{Arrival, Newcomer, Refused};
-pub use view::QueuesView;
+pub use view::{QueueLook, QueuesView};

@@ -2,7 +2,18 @@
 
 use attune_core::{ActionId, QueueStats};
 
-use super::ExecutionQueueManager;
+use super::{Blocked, ExecutionQueueManager};
+
+/// What one look at a queue shows.
+#[derive(Debug, Clone)]
+pub struct QueueLook {
+    /// Its figures.
+    pub stats: QueueStats,
+    /// How many executions may wait in it.
+    pub max_length: u32,
+    /// Why nobody of those who wait is given a slot right now; `None` when somebody can be.
+    pub blocked: Option<Blocked>,
+}
 
 /// Reads the queues of a running executor. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -21,5 +32,10 @@ impl QueuesView {
     /// Every queue as it is now, by action id. No queue is held while others are read.
     pub fn get_all_queue_stats(&self) -> Vec<QueueStats> {
         self.0.get_all_queue_stats()
+    }
+
+    /// Every queue as it is now, in no order. No queue is held while others are read.
+    pub fn look_at_all(&self) -> Vec<QueueLook> {
+        self.0.look_at_all()
     }
 }

@@ -219,6 +219,7 @@ impl Service {
         match finished.into_completion() {
             // What is gone held no slot any more: its owner has decided what becomes of it.
             Some(completion) if self.entries.end(key) == Outcome::Kept => {
+                self.counters.count_end(&completion.0);
                 self.outbox.push(completion);
             }
             _ => self.counters.abandoned.add(1),
