@@ -107,7 +107,11 @@ fn tell(error: &anyhow::Error) {
 fn guard(cli: &Cli, guarding: &GuardArguments) -> ExitCode {
     let guarded = load(cli, false).and_then(|loaded| {
         let log = &loaded.settings.log;
-        let _log = telemetry::init(&log.level, log.format)?;
+        let service = telemetry::Service {
+            name: "guard".to_owned(),
+            instance: loaded.settings.worker.name_or_host(),
+        };
+        let _log = telemetry::init(&log.level, log.format, &service)?;
         Ok(attune_worker::guard::run(guarding.kills_worker)?)
     });
     match guarded {
@@ -223,9 +227,26 @@ fn start_log(command: &Command, loaded: &Loaded) -> anyhow::Result<telemetry::Lo
     let log = if ends && log.format == LogFormat::Auto {
         telemetry::init_plain(level)?
     } else {
-        telemetry::init(level, log.format)?
+        let roles = roles_of(command);
+        let service = telemetry::Service {
+            name: roles::name_of(roles).to_owned(),
+            instance: roles::instance(&loaded.settings, roles),
+        };
+        telemetry::init(level, log.format, &service)?
     };
     Ok(log)
+}
+
+/// The roles that a command serves, all where it has them in its own process or serves none.
+fn roles_of(command: &Command) -> &'static [Role] {
+    match command {
+        Command::Executor => &[Role::Executor],
+        Command::CompletionListener => &[Role::CompletionListener],
+        Command::Stats => &[Role::Stats],
+        Command::Worker => &[Role::Worker],
+        Command::Api => &[Role::Api],
+        _ => &Role::ALL,
+    }
 }
 
 /// Serves one role beside processes that serve the others.

@@ -30,6 +30,7 @@ mod executor;
 
 use executor::start_executor;
 pub(crate) use executor::{ExecutorView, all_owned};
+pub(crate) use figures::instance;
 
 /// How long the parts of a stopping process may take, beside the worker's own drain.
 const DRAIN: Duration = Duration::from_secs(20);

@@ -31,6 +31,7 @@ pub mod http;
 mod in_task;
 mod log_lines;
 mod log_pace;
+mod log_repeats;
 mod metrics;
 mod ops;
 mod otlp;

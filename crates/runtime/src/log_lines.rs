@@ -6,10 +6,13 @@
 
 use std::borrow::Cow;
 use std::io::{self, Write};
+use std::sync::Arc;
 
 use attune_core::foreign::{cut, steers, written_out};
 use serde_json::json;
 use tracing_subscriber::fmt::MakeWriter;
+
+use crate::log_repeats::left_out;
 
 /// How many bytes a line has at most.
 const MOST: usize = 16 * 1024;
@@ -17,13 +20,12 @@ const MOST: usize = 16 * 1024;
 const LEFT: usize = 5 * 1024;
 
 /// What lines look like.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Form {
-    Json,
+    /// Objects, each with these fields first: who logs.
+    Json(Arc<str>),
     /// Text, which may have colours of our own.
-    Text {
-        colours: bool,
-    },
+    Text { colours: bool },
 }
 
 /// Makes writers of lines for another one.
@@ -37,7 +39,7 @@ impl<'w, W: MakeWriter<'w>> MakeWriter<'w> for Lines<W> {
 
     fn make_writer(&'w self) -> Self::Writer {
         Line {
-            form: self.form,
+            form: self.form.clone(),
             writer: self.writer.make_writer(),
         }
     }
@@ -53,7 +55,15 @@ impl<W: Write> Write for Line<W> {
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(event);
         let text = text.strip_suffix('\n').unwrap_or(&text);
-        let mut line = line(self.form, text).into_owned();
+        let mut line = line(&self.form, text).into_owned();
+        match (&self.form, left_out()) {
+            (Form::Json(who), 0) => line.insert_str(1, who),
+            (Form::Json(who), left_out) => {
+                line.insert_str(1, &format!("{who}\"log.left_out\":{left_out},"));
+            }
+            (Form::Text { .. }, 0) => {}
+            (Form::Text { .. }, left_out) => line.push_str(&format!(" log.left_out={left_out}")),
+        }
         line.push('\n');
         self.writer.write_all(line.as_bytes())?;
         Ok(event.len())
@@ -64,25 +74,25 @@ impl<W: Write> Write for Line<W> {
     }
 }
 
-fn line(form: Form, text: &str) -> Cow<'_, str> {
+fn line<'t>(form: &Form, text: &'t str) -> Cow<'t, str> {
     let is_long = text.len() > MOST;
     match form {
-        Form::Json if is_long => {
+        Form::Json(_) if is_long => {
             let (bytes, begins) = (text.len(), cut(text, LEFT));
             let short = json!({"message": "a line is too long for the log", "line.bytes": bytes, "line.begins": begins})
                 .to_string();
             tame(&short, false).into_owned().into()
         }
         // Nothing of it stands outside of a string, and in a string it means the same when written out.
-        Form::Json => tame(text, false),
+        Form::Json(_) => tame(text, false),
         Form::Text { colours } if is_long => {
-            let mut begins = tame(&cut(text, LEFT), colours).into_owned();
-            if colours {
+            let mut begins = tame(&cut(text, LEFT), *colours).into_owned();
+            if *colours {
                 begins.push_str("\u{1b}[0m");
             }
             begins.into()
         }
-        Form::Text { colours } => tame(text, colours),
+        Form::Text { colours } => tame(text, *colours),
     }
 }
 
@@ -128,28 +138,32 @@ fn colour(text: &str) -> &str {
 mod tests {
     use super::*;
 
+    fn json() -> Form {
+        Form::Json("\"service\":\"api\",".into())
+    }
+
     #[test]
     fn a_line_is_one_line_and_steers_no_terminal() {
         let plain = Form::Text { colours: false };
         let coloured = Form::Text { colours: true };
         let foreign = "\u{1b}[2mwarn\u{1b}[0m evil\u{1b}]0;pwn\u{7}\n2026 ERROR fake\u{202e}";
         assert_eq!(
-            line(plain, foreign),
+            line(&plain, foreign),
             "\\u001b[2mwarn\\u001b[0m evil\\u001b]0;pwn\\u0007\\n2026 ERROR fake\\u202e"
         );
         assert_eq!(
-            line(coloured, foreign),
+            line(&coloured, foreign),
             "\u{1b}[2mwarn\u{1b}[0m evil\\u001b]0;pwn\\u0007\\n2026 ERROR fake\\u202e"
         );
-        assert_eq!(line(coloured, "\u{1b}[2J"), "\\u001b[2J");
-        assert_eq!(line(plain, "tab\tand ü"), "tab\tand ü");
+        assert_eq!(line(&coloured, "\u{1b}[2J"), "\\u001b[2J");
+        assert_eq!(line(&plain, "tab\tand ü"), "tab\tand ü");
     }
 
     #[test]
     fn a_line_of_json_steers_nothing_and_says_the_same() {
         let said = "\u{9b}31m \u{202e} \u{2028} ü";
         let text = json!({"reason": said}).to_string();
-        let written = line(Form::Json, &text);
+        let written = line(&json(), &text);
         assert!(!written.contains(steers), "{written}");
         let read: serde_json::Value = serde_json::from_str(&written).unwrap();
         assert_eq!(read["reason"], said);
@@ -157,10 +171,10 @@ mod tests {
 
     #[test]
     fn a_line_has_a_bound() {
-        for form in [Form::Json, Form::Text { colours: true }] {
+        for form in [json(), Form::Text { colours: true }] {
             let mut written = Vec::new();
             let mut to = Line {
-                form,
+                form: form.clone(),
                 writer: &mut written,
             };
             let event = format!("{}\n", "\u{1}x".repeat(MOST));
@@ -168,9 +182,10 @@ mod tests {
             let written = String::from_utf8(written).unwrap();
             assert!(written.len() < MOST, "{}", written.len());
             assert_eq!(written.matches('\n').count(), 1);
-            if form == Form::Json {
+            if form == json() {
                 let read: serde_json::Value = serde_json::from_str(&written).unwrap();
                 assert_eq!(read["line.bytes"], 2 * MOST);
+                assert_eq!(read["service"], "api");
             }
         }
     }

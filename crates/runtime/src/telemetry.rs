@@ -13,10 +13,12 @@ use tracing::Subscriber;
 use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::counters::Counter;
 use crate::log_lines::{Form, Lines};
+use crate::log_repeats::Repeats;
 
 /// So many lines wait at most for whoever reads the log: a megabyte as a rule, 64 where all are as long
 /// as a line may be.
@@ -47,6 +49,31 @@ pub enum TelemetryError {
 pub struct Log {
     writing: Option<WorkerGuard>,
     lost: ErrorCounter,
+    left_out: Counter,
+}
+
+/// Who logs.
+#[derive(Debug, Clone)]
+pub struct Service {
+    /// Its role.
+    pub name: String,
+    /// Which of those that have this role.
+    pub instance: String,
+}
+
+impl Service {
+    /// What each line of JSON begins with, behind its bracket.
+    fn fields(&self) -> String {
+        let fields = serde_json::json!({
+            "service": self.name,
+            "instance": self.instance,
+            "version": env!("CARGO_PKG_VERSION"),
+            "pid": std::process::id(),
+        });
+        let fields = fields.to_string();
+        let fields = fields.trim_start_matches('{').trim_end_matches('}');
+        format!("{fields},")
+    }
 }
 
 impl Drop for Log {
@@ -68,7 +95,7 @@ impl Drop for Log {
 impl Log {
     /// Lines go to a thread that writes them, so that a log that nobody reads (a stopped pager, a
     /// collector that hangs) holds up nobody: once it is too far behind, lines are lost.
-    fn start() -> (NonBlocking, Self) {
+    fn start(left_out: Counter) -> (NonBlocking, Self) {
         let (writer, writing) = NonBlockingBuilder::default()
             .buffered_lines_limit(LINES_WAITING)
             .lossy(true)
@@ -80,31 +107,41 @@ impl Log {
             Self {
                 writing: Some(writing),
                 lost,
+                left_out,
             },
         )
     }
 
-    /// Shows how many lines were lost.
+    /// Shows how many lines were lost, and how many were left out.
     pub fn export(&self, meter: &Meter) {
         let lost = self.lost.clone();
         let description = "Lines of the log that were dropped, because nobody read it fast enough.";
         Counter::show(meter, "log_lines_lost_total", description, move || {
             lost.dropped_lines() as u64
         });
+        let help =
+            "Lines of the log that were left out, because the same place had logged much already.";
+        self.left_out
+            .export(meter, "log_lines_left_out_total", help);
     }
 }
 
-/// Starts logging for the whole process, from the settings `log.level` and `log.format`. Panics are
-/// logged, too.
+/// Starts logging for the whole process, from the settings `log.level` and `log.format`. Lines of JSON
+/// say who `service` is. Panics are logged, too.
 ///
 /// # Errors
 /// When the level is not a filter, or logging was started before.
-pub fn init(level: &str, format: LogFormat) -> Result<Log, TelemetryError> {
+pub fn init(level: &str, format: LogFormat, service: &Service) -> Result<Log, TelemetryError> {
     let terminal = io::stderr().is_terminal();
     let format = resolve(format, terminal);
     let filter = filter(level)?;
-    let (writer, log) = Log::start();
-    subscriber(filter, format, terminal, writer).try_init()?;
+    let repeats = Repeats::default();
+    let (writer, log) = Log::start(repeats.counter());
+    let form = match format {
+        LogFormat::Json => Form::Json(service.fields().into()),
+        LogFormat::Text | LogFormat::Auto => Form::Text { colours: terminal },
+    };
+    subscriber(filter, form, repeats, writer).try_init()?;
     std::panic::set_hook(Box::new(log_panic));
     Ok(log)
 }
@@ -138,7 +175,7 @@ fn log_panic(panic: &PanicHookInfo<'_>) {
 /// As for [`init`].
 pub fn init_plain(level: &str) -> Result<Log, TelemetryError> {
     let filter = filter(level)?;
-    let (writer, log) = Log::start();
+    let (writer, log) = Log::start(Counter::default());
     let colours = io::stderr().is_terminal();
     let form = Form::Text { colours };
     tracing_subscriber::fmt()
@@ -155,7 +192,8 @@ pub fn init_plain(level: &str) -> Result<Log, TelemetryError> {
 
 /// What the libraries below say is of use only when somebody asks for it: the driver of the
 /// broker logs returned messages with their content, that of the database every notice.
-const QUIET: &str = "lapin=off,sqlx=warn";
+const QUIET: &str = "lapin=off,sqlx=warn,opentelemetry=warn,opentelemetry_sdk=warn,opentelemetry-otlp=warn,\
+                     opentelemetry-http=warn";
 
 fn filter(level: &str) -> Result<EnvFilter, TelemetryError> {
     // Of two directives for one target the later one counts.
@@ -176,26 +214,26 @@ const fn resolve(format: LogFormat, terminal: bool) -> LogFormat {
 
 fn subscriber<W>(
     filter: EnvFilter,
-    format: LogFormat,
-    colours: bool,
+    form: Form,
+    repeats: Repeats,
     writer: W,
 ) -> Box<dyn Subscriber + Send + Sync>
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
-    let form = match format {
-        LogFormat::Json => Form::Json,
-        LogFormat::Text | LogFormat::Auto => Form::Text { colours },
-    };
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)
         // A line that cannot be written is lost. To complain of it on stderr, as is usual, is a panic
         // in the middle of whatever was logged when that is a full disk or a pipe without a reader.
-        .log_internal_errors(false)
-        .with_writer(Lines { form, writer });
-    match form {
-        Form::Json => Box::new(lines.json().flatten_event(true).finish()),
-        Form::Text { colours } => Box::new(lines.with_ansi(colours).finish()),
+        .log_internal_errors(false);
+    let colours = match form {
+        Form::Text { colours } => Some(colours),
+        Form::Json(_) => None,
+    };
+    let lines = lines.with_writer(Lines { form, writer });
+    match colours {
+        None => Box::new(lines.json().flatten_event(true).finish().with(repeats)),
+        Some(colours) => Box::new(lines.with_ansi(colours).finish().with(repeats)),
     }
 }
 
@@ -229,16 +267,27 @@ pub(crate) mod tests {
         }
     }
 
-    fn capture_as(level: &str, format: LogFormat) -> (DefaultGuard, Log) {
+    pub(crate) fn capture_as(level: &str, format: LogFormat) -> (DefaultGuard, Log) {
         let log = Log::default();
         let writer = log.clone();
-        let lines = subscriber(filter(level).unwrap(), format, false, move || {
-            writer.clone()
-        });
+        let form = form(format);
+        let filter = filter(level).unwrap();
+        let lines = subscriber(filter, form, Repeats::default(), move || writer.clone());
         (tracing::subscriber::set_default(lines), log)
     }
 
-    /// Captures what this thread logs until the guard is dropped.
+    fn form(format: LogFormat) -> Form {
+        let service = Service {
+            name: "executor".to_owned(),
+            instance: "one \"quoted\"".to_owned(),
+        };
+        match format {
+            LogFormat::Json => Form::Json(service.fields().into()),
+            LogFormat::Text | LogFormat::Auto => Form::Text { colours: false },
+        }
+    }
+
+    /// Captures what this thread logs, at `info`, until the guard is dropped.
     pub(crate) fn capture() -> (DefaultGuard, Log) {
         capture_as("info", LogFormat::Text)
     }
@@ -269,6 +318,10 @@ pub(crate) mod tests {
         assert_eq!(lines[0]["level"], "INFO");
         assert_eq!(lines[0]["execution.id"], 7);
         assert_eq!(lines[0]["span"]["task.name"], "journal");
+        assert_eq!(lines[0]["service"], "executor");
+        assert_eq!(lines[0]["instance"], "one \"quoted\"");
+        assert_eq!(lines[0]["version"], env!("CARGO_PKG_VERSION"));
+        assert_eq!(lines[0]["pid"], std::process::id());
     }
 
     /// A log on a full disk, or whose reader has gone.
@@ -287,7 +340,8 @@ pub(crate) mod tests {
     #[test]
     fn a_line_that_cannot_be_written_is_lost_and_nothing_else() {
         for format in [LogFormat::Text, LogFormat::Json] {
-            let lines = subscriber(filter("info").unwrap(), format, false, || Broken);
+            let (filter, form) = (filter("info").unwrap(), form(format));
+            let lines = subscriber(filter, form, Repeats::default(), || Broken);
             let guard = tracing::subscriber::set_default(lines);
             info!("nobody reads this");
             drop(guard);
@@ -323,7 +377,11 @@ pub(crate) mod tests {
 
     #[test]
     fn a_level_that_is_no_filter_is_refused() {
-        let error = init("attune=loud", LogFormat::Auto).unwrap_err();
+        let service = Service {
+            name: "api".to_owned(),
+            instance: "here".to_owned(),
+        };
+        let error = init("attune=loud", LogFormat::Auto, &service).unwrap_err();
         assert!(
             error
                 .to_string()
