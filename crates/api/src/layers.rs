@@ -13,6 +13,7 @@ use tokio::sync::Semaphore;
 use tracing::{debug, error};
 
 use crate::error::ApiError;
+use crate::figures::ApiFigures;
 use crate::routes::submit::IDEMPOTENCY_KEY;
 
 /// Answers with 503 when so many requests are under way that another would only wait.
@@ -110,8 +111,12 @@ pub(crate) fn no_if_match(headers: &HeaderMap, instead: &str) -> Result<(), ApiE
     }
 }
 
-/// Logs each request and marks each answer as not to be kept.
-pub(crate) async fn observe(request: Request, next: Next) -> Response {
+/// Counts and logs each request, and marks each answer as not to be kept.
+pub(crate) async fn observe(
+    State(figures): State<Arc<ApiFigures>>,
+    request: Request,
+    next: Next,
+) -> Response {
     let started = Instant::now();
     let method = request.method().clone();
     // The route and not the path: ids and filters would make every line different.
@@ -120,13 +125,15 @@ pub(crate) async fn observe(request: Request, next: Next) -> Response {
         .get::<MatchedPath>()
         .map_or_else(|| "(none)".to_owned(), |path| path.as_str().to_owned());
     let mut response = next.run(request).await;
+    let (status, after) = (response.status(), started.elapsed());
     debug!(
         http.method = %method,
         http.route = %route,
-        http.status = response.status().as_u16(),
-        duration_us = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX),
+        http.status = status.as_u16(),
+        duration_us = u64::try_from(after.as_micros()).unwrap_or(u64::MAX),
         "answered"
     );
+    figures.answered(route, &method, status, after);
     let headers = response.headers_mut();
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(

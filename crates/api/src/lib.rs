@@ -27,6 +27,7 @@ mod catalog;
 mod error;
 mod events;
 mod extent;
+mod figures;
 pub mod health;
 pub mod keys;
 mod layers;
@@ -44,6 +45,7 @@ mod server;
 
 pub use auth::ClientRates;
 pub use error::ApiError;
+pub use figures::ApiFigures;
 pub use options::{ApiOptions, OpsListen, QueueDefaults};
 pub use ports::{Commands, LiveQueues, Ports};
 pub use ready::{BusProbe, PartitionsProbe, Probe, StoreProbe};

@@ -15,6 +15,7 @@ use attune_store::{
     PartitionStore, PauseStore, PolicyStore, StatsStore, Store, WorkerStore,
 };
 
+use crate::figures::ApiFigures;
 use crate::ready::{BusProbe, PartitionsProbe, Probe, StoreProbe};
 
 /// Commands to the owners of partitions, each answered by its owner.
@@ -210,6 +211,8 @@ pub struct Ports {
     pub live: Option<Arc<dyn LiveQueues>>,
     /// Where the answers to submissions are recorded, if that is wanted.
     pub recorder: Option<Recorder>,
+    /// Where requests are counted.
+    pub figures: Arc<ApiFigures>,
 }
 
 impl Ports {
@@ -243,6 +246,7 @@ impl Ports {
             health: None,
             live: None,
             recorder: None,
+            figures: Arc::default(),
         }
     }
 

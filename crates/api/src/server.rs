@@ -2,9 +2,11 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use attune_core::Network;
+use attune_runtime::Meter;
 use attune_runtime::http::{Beyond, Bounds, Door};
 use axum::Router;
 use axum::extract::{Request, State};
@@ -15,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, info, warn};
 
+use crate::figures::ApiFigures;
 use crate::options::{ApiOptions, OpsListen};
 use crate::ports::Ports;
 use crate::routes::{ops_routes, router_until};
@@ -80,6 +83,7 @@ pub struct ApiServer {
     requests: TaskTracker,
     /// Ends requests that only wait for something to happen.
     stop: CancellationToken,
+    figures: Arc<ApiFigures>,
 }
 
 impl ApiServer {
@@ -101,7 +105,7 @@ impl ApiServer {
     /// # Panics
     /// When `extra` has a path of the API.
     pub fn on(addresses: Addresses, options: ApiOptions, ports: Ports, extra: Router) -> Self {
-        let requests = TaskTracker::new();
+        let (requests, figures) = (TaskTracker::new(), Arc::clone(&ports.figures));
         let door = |listener, router: Router, bounds| {
             let counted = router.layer(middleware::from_fn_with_state(requests.clone(), count));
             Door::new(listener, counted, bounds)
@@ -129,7 +133,15 @@ impl ApiServer {
             ops,
             requests,
             stop,
+            figures,
         }
+    }
+
+    /// Shows what it counts among the metrics.
+    pub fn export(&self, meter: &Meter) {
+        self.figures.export(meter);
+        let help = "Connections to the API that are open.";
+        self.api.open().export(meter, "api.connections", help);
     }
 
     /// The address of the API.

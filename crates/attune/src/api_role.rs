@@ -67,6 +67,7 @@ pub(crate) async fn start(
         .with_recorder(recorder);
     let extra = metrics_router(metrics.clone());
     let server = ApiServer::on(addresses, options, ports, extra);
+    server.export(&metrics.meter("api"));
     let address = server.local_addr()?;
     spawn(shutdown, "api", server.serve(stop), ended);
     Ok(address)

@@ -44,6 +44,7 @@ use crate::budget::{Budget, SMALL_BODY, Share};
 use crate::catalog::Catalog;
 use crate::error::ApiError;
 use crate::events::Events;
+use crate::figures::ApiFigures;
 use crate::layers;
 use crate::options::ApiOptions;
 use crate::policies::{KnownPolicies, Turns};
@@ -145,6 +146,7 @@ pub(crate) fn router_until(
         listeners: events::listeners(),
         polls,
     });
+    let figures = Arc::clone(&app.ports.figures);
     let (probes, of_probes) = probes(app.ports.clone()).split_for_parts();
     let (api, mut described) = api(app).split_for_parts();
     described.merge(of_probes);
@@ -158,14 +160,15 @@ pub(crate) fn router_until(
         .layer(middleware::from_fn_with_state(permits, layers::bound_load));
     let routes = api.merge(probes).merge(extra);
     layered(
-        network,
+        (network, figures),
         routes.layer(middleware::from_fn_with_state(Arc::new(gate), auth::admit)),
     )
 }
 
 /// The probes, and what `extra` adds to them, without the API.
 pub(crate) fn ops_routes(network: Network, ports: Ports, extra: Router) -> Router {
-    layered(network, Router::from(probes(ports)).merge(extra))
+    let figures = Arc::clone(&ports.figures);
+    layered((network, figures), Router::from(probes(ports)).merge(extra))
 }
 
 fn probes(ports: Ports) -> OpenApiRouter {
@@ -176,13 +179,13 @@ fn probes(ports: Ports) -> OpenApiRouter {
 }
 
 /// What stands before every route of a listener that serves a network.
-fn layered(network: Network, routes: Router) -> Router {
+fn layered((network, figures): (Network, Arc<ApiFigures>), routes: Router) -> Router {
     routes
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(CatchPanicLayer::custom(layers::on_panic))
         .layer(middleware::from_fn_with_state(network, refuse_foreign))
-        .layer(middleware::from_fn(layers::observe))
+        .layer(middleware::from_fn_with_state(figures, layers::observe))
 }
 
 fn api(app: App) -> OpenApiRouter {

@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
+use crate::counters::Gauge;
 use crate::log_pace::LogPace;
 
 use super::connections::{Peers, Place, StallBound};
@@ -96,6 +97,23 @@ pub struct Door {
     bounds: Bounds,
     permits: Arc<Semaphore>,
     peers: Peers,
+    open: Gauge,
+}
+
+/// A connection that counts as open, until it is dropped.
+struct Open(Gauge);
+
+impl Open {
+    fn one_of(all: &Gauge) -> Self {
+        all.raise();
+        Self(all.clone())
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.lower();
+    }
 }
 
 impl Door {
@@ -106,8 +124,14 @@ impl Door {
             router,
             permits: Arc::new(Semaphore::new(bounds.max_connections)),
             peers: Peers::default(),
+            open: Gauge::default(),
             bounds,
         }
+    }
+
+    /// How many connections are open, as that changes.
+    pub fn open(&self) -> Gauge {
+        self.open.clone()
     }
 
     /// Its address.
@@ -141,8 +165,9 @@ impl Door {
                 continue;
             };
             let connection = self.connection(stream, stop.clone());
+            let open = Open::one_of(&self.open);
             connections.spawn(async move {
-                let _places: (OwnedSemaphorePermit, Place) = places;
+                let _places: (OwnedSemaphorePermit, Place, Open) = (places.0, places.1, open);
                 connection.await;
             });
         }

@@ -1,0 +1,77 @@
+//! What the server counts.
+
+use std::time::Duration;
+
+use attune_runtime::Label;
+use axum::http::{Method, StatusCode};
+
+attune_runtime::counters! {
+    /// What the server has answered since it started.
+    pub struct ApiFigures {
+        /// Requests that were answered, by route, method and status. What is no route of the server counts
+        /// as `(none)`.
+        requests: Family = "api.requests.total",
+        /// How long it took until the head of the answer was ready, by route and method.
+        answered_after: Timing = "api.request_seconds",
+    }
+}
+
+impl ApiFigures {
+    /// A request was answered.
+    pub(crate) fn answered(
+        &self,
+        route: String,
+        method: &Method,
+        status: StatusCode,
+        after: Duration,
+    ) {
+        let method = Label::new("method", word(method));
+        let route = Label::new("route", route);
+        self.answered_after
+            .record_as(after, &[route.clone(), method.clone()]);
+        let status = Label::new("status", i64::from(status.as_u16()));
+        self.requests.add(1, &[route, method, status]);
+    }
+}
+
+/// Anybody may send a method of any name, and each would be a series.
+fn word(method: &Method) -> &'static str {
+    let known = [
+        Method::GET,
+        Method::HEAD,
+        Method::POST,
+        Method::PUT,
+        Method::PATCH,
+        Method::DELETE,
+        Method::OPTIONS,
+    ];
+    let words = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
+    let place = known.iter().position(|known| known == method);
+    place.map_or("(other)", |place| words[place])
+}
+
+#[cfg(test)]
+mod tests {
+    use attune_runtime::Metrics;
+
+    use super::*;
+
+    #[test]
+    fn a_method_that_nobody_knows_makes_no_series_of_its_own() {
+        let (metrics, figures) = (Metrics::new(), ApiFigures::default());
+        figures.export(&metrics.meter("api"));
+        for name in ["GET", "BREW", "STIR"] {
+            let method = Method::from_bytes(name.as_bytes()).unwrap();
+            let route = "/healthz".to_owned();
+            figures.answered(route, &method, StatusCode::OK, Duration::ZERO);
+        }
+        let text = metrics.render();
+        for line in [
+            "api_requests_total{method=\"GET\",route=\"/healthz\",status=\"200\"} 1",
+            "api_requests_total{method=\"(other)\",route=\"/healthz\",status=\"200\"} 2",
+            "api_request_seconds_count{method=\"GET\",route=\"/healthz\"} 1",
+        ] {
+            assert!(text.contains(line), "{line}:\n{text}");
+        }
+    }
+}
