@@ -46,6 +46,7 @@ mod overflow;
 mod pauses;
 mod policies;
 mod priorities;
+mod prometheus;
 mod python;
 mod python_kills;
 mod queues;
