@@ -135,6 +135,7 @@ impl Fake {
             health: None,
             live: None,
             recorder: None,
+            figures: Arc::default(),
         }
     }
 
