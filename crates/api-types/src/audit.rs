@@ -38,3 +38,22 @@ pub struct AuditList {
     /// What `before` of the next request must be; `null` at the end.
     pub next: Option<i64>,
 }
+
+/// What a look at the whole chain of the audit log has found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AuditCheck {
+    /// Whether nothing is wrong.
+    pub whole: bool,
+    /// What is wrong.
+    pub problem: Option<String>,
+    /// The link that is not what it was; what follows was not looked at.
+    pub broken_at: Option<i64>,
+    /// Entries that are as they were written.
+    pub entries: u64,
+    /// The number of the first link with an entry; those before were removed by age.
+    pub first: Option<i64>,
+    /// The number of the last link.
+    pub head: Option<i64>,
+    /// Its hash, in hexadecimal digits.
+    pub head_hash: Option<String>,
+}

@@ -23,7 +23,7 @@ pub mod words;
 mod worker;
 
 pub use actions::{ActionApplied, ActionList, ActionView, InForce};
-pub use audit::{AuditEntry, AuditList};
+pub use audit::{AuditCheck, AuditEntry, AuditList};
 pub use cluster::{Cluster, ExecutorView, PartitionView, WorkerView};
 pub use dead_letters::{DeadLetter, DeadLetterList, RequeueRequest, Requeued, RequeuedExecution};
 pub use errors::{ErrorBody, ErrorDetail};

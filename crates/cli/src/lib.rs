@@ -6,6 +6,7 @@
 
 mod action;
 mod action_file;
+mod audit;
 mod batch;
 mod batch_plan;
 mod batch_report;
@@ -50,6 +51,7 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 
 use self::action::ActionArguments;
+use self::audit::AuditArguments;
 use self::cluster::ClusterArguments;
 use self::dead_letters::DeadLettersArguments;
 use self::events::EventsArguments;
@@ -92,6 +94,8 @@ pub enum ClientCommand {
     Cluster(ClusterArguments),
     /// Look at messages that nobody could use, and put them back.
     DeadLetters(DeadLettersArguments),
+    /// Look at what was done by hand, and whether the log of it is whole.
+    Audit(AuditArguments),
     /// Make keys by which clients say who they are, list them and end them.
     Keys(Box<KeysArguments>),
     /// Listen to what happens to actions whose policies say `events`.
@@ -322,6 +326,7 @@ async fn execute(command: ClientCommand) -> Result<Output, Failure> {
         ClientCommand::DeadLetters(arguments) => &arguments.connect,
         ClientCommand::Events(arguments) => &arguments.connect,
         ClientCommand::Keys(arguments) => &arguments.connect,
+        ClientCommand::Audit(arguments) => &arguments.connect,
     };
     let mut http = Http::new(&connect.url, Duration::from_secs(connect.connect_timeout))?;
     if let Some(key) = connect.key()? {
@@ -338,6 +343,7 @@ async fn execute(command: ClientCommand) -> Result<Output, Failure> {
         ClientCommand::Cluster(arguments) => cluster::execute(&http, arguments).await,
         ClientCommand::DeadLetters(arguments) => dead_letters::execute(&http, arguments).await,
         ClientCommand::Events(arguments) => events::execute(&http, arguments).await,
+        ClientCommand::Audit(arguments) => audit::execute(&http, arguments).await,
         ClientCommand::Keys(arguments) => keys::execute(&http, *arguments).await,
     }
 }

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::support::{World, fenced};
 use attune_store::audit::what;
-use attune_store::{Batch, NewAudit, Store};
+use attune_store::{Batch, NewAudit, Store, check_chain};
 
 fn entry(what: &'static str, target: &str) -> NewAudit {
     NewAudit {
@@ -99,4 +99,84 @@ pub async fn violations_are_summed_up(store: Arc<dyn Store>) {
         ("p.b", what::ORDER_VIOLATION, 2),
     ];
     assert_eq!(found, expected);
+}
+
+/// Each entry is a link, in the order of the commits, whoever writes it; and the chain is the one that the same
+/// entries give anywhere.
+pub async fn entries_are_a_chain(store: Arc<dyn Store>) {
+    let world = World::new(Arc::clone(&store)).await;
+    let empty = check_chain(&*store, None).await.unwrap();
+    assert_eq!((empty.entries, empty.head, empty.broken), (0, None, None));
+    let batch = Batch {
+        audit: vec![
+            entry(what::FORCE_RELEASE, "1"),
+            entry(what::FORCE_RELEASE, "2"),
+        ],
+        ..world.batch()
+    };
+    world.commit(&batch).await;
+    world.commit(&batch).await;
+    let plain = NewAudit {
+        reason: None,
+        before: None,
+        after: Some(json!({"name": "a \u{1F980}", "list": [1, 2.5, null]})),
+        ..entry(what::KEY_CREATE, "")
+    };
+    store.note_audit(&plain).await.unwrap();
+    store.restore_fence("ann").await.unwrap();
+    let whole = check_chain(&*store, None).await.unwrap();
+    assert_eq!(
+        (whole.entries, whole.first, whole.broken),
+        (4, Some(1), None)
+    );
+    assert_eq!(whole.unchained, 0);
+    let (no, noted) = whole.head.unwrap();
+    assert_eq!(no, 4);
+    store
+        .note_audit(&entry(what::KEY_REVOKE, "3"))
+        .await
+        .unwrap();
+    let later = check_chain(&*store, Some(&noted)).await.unwrap();
+    assert!(later.found && later.entries == 5, "{later:?}");
+    let other = check_chain(&*store, Some(&[7; 32])).await.unwrap();
+    assert!(!other.found);
+
+    let links = store.audit_chain(0, 2).await.unwrap();
+    assert_eq!(links.iter().map(|it| it.no).collect::<Vec<_>>(), [1, 2]);
+    let first = links[0].entry.clone().unwrap();
+    assert_eq!(first.link(&[0; 32]), links[0].hash);
+    assert_eq!(first.link(&links[0].hash), {
+        let again = first.clone();
+        again.link(&links[0].hash)
+    });
+    let mut changed = first;
+    changed.who.push('x');
+    assert_ne!(changed.link(&[0; 32]), links[0].hash);
+    let at = chrono::DateTime::from_timestamp_micros(changed.at_micros).unwrap();
+    let log = store.audit_log(None, 10).await.unwrap();
+    assert_eq!(log.last().unwrap().at, at);
+}
+
+/// An action that somebody applies is written down with who, and without the values of its variables; what
+/// changes nothing, and what the system applies by itself, is not.
+pub async fn what_somebody_applies_is_written_down(store: Arc<dyn Store>) {
+    let world = World::new(Arc::clone(&store)).await;
+    let own = world.action(0, "a").await;
+    assert_eq!(store.audit_log(None, 10).await.unwrap(), []);
+    let mut spec = own.spec.clone();
+    spec.env.insert("TOKEN".to_owned(), "canary-7".to_owned());
+    for _ in 0..2 {
+        let under = store.policy_mark().await.unwrap().set_version;
+        let applied = store
+            .apply_action_under(&spec, 4, "ann", under)
+            .await
+            .unwrap();
+        assert!(applied.is_some());
+    }
+    let log = store.audit_log(None, 10).await.unwrap();
+    assert_eq!(log.len(), 1, "{log:?}");
+    assert_eq!((&*log[0].what, &*log[0].who), (what::ACTION_APPLY, "ann"));
+    assert_eq!(log[0].target, spec.action_ref.to_string());
+    assert_eq!(log[0].after.as_ref().unwrap()["env"], json!(["TOKEN"]));
+    assert!(!format!("{log:?}").contains("canary-7"));
 }

@@ -161,6 +161,8 @@ cases! { ($)
     audit::an_entry_is_written_with_its_batch_and_once,
     audit::a_fenced_batch_leaves_no_entry,
     audit::violations_are_summed_up,
+    audit::entries_are_a_chain,
+    audit::what_somebody_applies_is_written_down,
     keys::a_key_is_kept_and_revoked,
     keys::a_name_is_of_one_key,
     keys::a_key_is_rotated,

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use attune_core::{
     Action, ActionId, ActionPolicy, ActionRef, ActionSpec, PartitionId, PolicyTarget,
 };
-use attune_store::{ActionStore, Applied, PolicyChange, StoreError};
+use attune_store::{ActionStore, Applied, PolicyChange, StoreError, audit_of_apply};
 use sqlx::postgres::{PgPool, PgTransaction};
 
 use crate::failure::{Failure, unreadable};
@@ -12,7 +12,7 @@ use crate::partitions::place;
 use crate::policies::NewVersion;
 use crate::sessions::Purpose;
 use crate::time::Time;
-use crate::{PostgresStore, sql, text};
+use crate::{PostgresStore, audit, sql, text};
 
 /// id, partition, version, spec.
 pub(crate) type ActionColumns = (i64, i32, i64, String);
@@ -150,6 +150,7 @@ pub(crate) async fn apply(pool: &PgPool, wanted: Wanted) -> Result<Option<Applie
     let mut found = lock(&mut transaction, &wanted.spec.action_ref).await?;
     if found.is_none() {
         if let Some(created) = create(&mut transaction, &wanted).await? {
+            note(&mut transaction, None, &wanted).await?;
             transaction.commit().await?;
             return Ok(Some(created));
         }
@@ -177,9 +178,13 @@ pub(crate) async fn apply(pool: &PgPool, wanted: Wanted) -> Result<Option<Applie
             .bind(to_json(&wanted.spec))
             .fetch_one(&mut *transaction)
             .await?;
-        if stored.is_none_or(|stored| stored.policy != wanted.spec.policy) {
+        if stored
+            .as_ref()
+            .is_none_or(|it| it.policy != wanted.spec.policy)
+        {
             add_policy(&mut transaction, &wanted).await?;
         }
+        note(&mut transaction, stored.as_ref(), &wanted).await?;
     }
     transaction.commit().await?;
     Ok(Some(Applied {
@@ -187,6 +192,22 @@ pub(crate) async fn apply(pool: &PgPool, wanted: Wanted) -> Result<Option<Applie
         created: false,
         changed,
     }))
+}
+
+/// Writes down that somebody has applied it. What the system applies by itself is asked for by nobody.
+async fn note(
+    transaction: &mut PgTransaction<'_>,
+    before: Option<&ActionSpec>,
+    wanted: &Wanted,
+) -> Result<(), Failure> {
+    if wanted.under.is_none() {
+        return Ok(());
+    }
+    let entry = audit_of_apply(before, &wanted.spec, &wanted.changed_by);
+    sqlx::query_with(sql::ADD_AUDIT, audit::parameters(&[entry])?)
+        .execute(&mut **transaction)
+        .await?;
+    Ok(())
 }
 
 /// Creates the action; nothing when it exists by now.

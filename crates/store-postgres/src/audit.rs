@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use attune_core::RequestId;
-use attune_store::{AuditEntry, AuditStore, NewAudit, StoreError, Violations};
+use attune_store::{AuditEntry, AuditStore, ChainLink, NewAudit, RawAudit, StoreError, Violations};
 use sqlx::Row as _;
 use sqlx::postgres::{PgArguments, PgRow};
 use uuid::Uuid;
 
 use crate::bind::Binds;
-use crate::failure::Failure;
+use crate::failure::{Failure, unreadable};
 use crate::partitions::micros;
 use crate::sessions::Purpose;
 use crate::time::{self, Time};
@@ -31,6 +31,41 @@ impl AuditStore for PostgresStore {
             .run(Purpose::General, async move {
                 let rows = query.fetch_all(&pool).await?;
                 rows.iter().map(entry).collect()
+            })
+            .await
+    }
+
+    async fn audit_chain(&self, after: i64, limit: u32) -> Result<Vec<ChainLink>, StoreError> {
+        let query = sqlx::query(sql::AUDIT_CHAIN)
+            .bind(after)
+            .bind(i64::from(limit));
+        let pool = self.db.general();
+        self.db
+            .run(Purpose::General, async move {
+                let rows = query.fetch_all(&pool).await?;
+                rows.iter().map(link).collect()
+            })
+            .await
+    }
+
+    async fn unchained_audit(&self) -> Result<u64, StoreError> {
+        let query = sqlx::query_scalar(sql::UNCHAINED_AUDIT);
+        let pool = self.db.general();
+        self.db
+            .run(Purpose::General, async move {
+                let many: i64 = query.fetch_one(&pool).await?;
+                Ok(many.unsigned_abs())
+            })
+            .await
+    }
+
+    async fn note_audit(&self, entry: &NewAudit) -> Result<(), StoreError> {
+        let query = sqlx::query_with(sql::ADD_AUDIT, parameters(std::slice::from_ref(entry))?);
+        let pool = self.db.general();
+        self.db
+            .run(Purpose::General, async move {
+                query.execute(&pool).await?;
+                Ok(())
             })
             .await
     }
@@ -82,6 +117,31 @@ fn entry(row: &PgRow) -> Result<AuditEntry, Failure> {
         before: json("before")?,
         after: json("after")?,
         request_id: RequestId(row.try_get::<Uuid, _>("request_id")?),
+    })
+}
+
+fn link(row: &PgRow) -> Result<ChainLink, Failure> {
+    let hash: Vec<u8> = row.try_get("hash")?;
+    let entry = match row.try_get::<Option<i64>, _>("id")? {
+        None => None,
+        Some(id) => Some(RawAudit {
+            id,
+            at_micros: row.try_get("at_micros")?,
+            who: row.try_get("who")?,
+            what: row.try_get("what")?,
+            target: row.try_get("target")?,
+            reason: row.try_get("reason")?,
+            before: row.try_get("before")?,
+            after: row.try_get("after")?,
+            request_id: RequestId(row.try_get::<Uuid, _>("request_id")?),
+        }),
+    };
+    Ok(ChainLink {
+        no: row.try_get("no")?,
+        hash: hash
+            .try_into()
+            .map_err(|_| unreadable("the audit log", "a hash has not 32 bytes"))?,
+        entry,
     })
 }
 

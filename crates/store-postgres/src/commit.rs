@@ -190,12 +190,13 @@ fn beside(batch: &Batch) -> Result<Vec<(&'static str, PgArguments)>, StoreError>
     if let Some(policies) = policies::progress(batch)? {
         beside.push((sql::WRITE_POLICY_PROGRESS, policies));
     }
-    if !batch.audit.is_empty() {
-        beside.push((sql::ADD_AUDIT, audit::parameters(&batch.audit)?));
-    }
     if !batch.letters.is_empty() {
         let letters = dead_letters::parameters(&batch.letters)?;
         beside.push((sql::ADD_DEAD_LETTERS, letters));
+    }
+    // Last: from here on everybody else who has something to write down waits for the end of the transaction.
+    if !batch.audit.is_empty() {
+        beside.push((sql::ADD_AUDIT, audit::parameters(&batch.audit)?));
     }
     Ok(beside)
 }

@@ -157,6 +157,11 @@ fn migrations() -> Vec<Migration> {
             "additive_api_key",
             include_str!("../../../migrations/postgres/0029_additive_api_key.sql"),
         ),
+        (
+            30,
+            "additive_audit_chain",
+            include_str!("../../../migrations/postgres/0030_additive_audit_chain.sql"),
+        ),
     ];
     all.into_iter()
         .map(|(version, name, text)| {

@@ -6,15 +6,15 @@ use async_trait::async_trait;
 use attune_core::{
     Action, ActionId, ActionPolicy, ActionRef, ActionSpec, PartitionId, PolicyScope,
 };
-use attune_store::{ActionStore, Applied, PolicyChange, StoreError};
+use attune_store::{ActionStore, Applied, PolicyChange, StoreError, audit_of_apply};
 use sqlx::Row as _;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
 use crate::error::Failure;
 use crate::policies::NewVersion;
 use crate::rows::{action, json, partition, text_of, time};
-use crate::sql;
 use crate::store::{Inner, SqliteStore};
+use crate::{audit, sql};
 
 #[async_trait]
 impl ActionStore for SqliteStore {
@@ -123,7 +123,12 @@ async fn apply(
         .fetch_optional(&mut *connection)
         .await?;
     let Some((id, place, mut version, stored)) = found else {
-        return create(connection, wanted).await.map(Some);
+        let noted = wanted
+            .under
+            .map(|_| audit_of_apply(None, &wanted.spec, &wanted.changed_by));
+        let created = create(connection, wanted).await?;
+        audit::note(connection, noted.as_slice()).await?;
+        return Ok(Some(created));
     };
     let spec = wanted.spec;
     // What cannot be read, because somebody has changed it by hand, is mended by being applied again.
@@ -131,8 +136,13 @@ async fn apply(
     let changed = stored.as_ref() != Some(&spec);
     if changed {
         version = write_spec(connection, ActionId(id), &spec).await?;
-        if stored.is_none_or(|stored| stored.policy != spec.policy) {
+        if stored.as_ref().is_none_or(|it| it.policy != spec.policy) {
             keep_policy(connection, ActionId(id), &spec.policy, &wanted.changed_by).await?;
+        }
+        // What the system applies by itself is asked for by nobody.
+        if wanted.under.is_some() {
+            let entry = audit_of_apply(stored.as_ref(), &spec, &wanted.changed_by);
+            audit::note(connection, &[entry]).await?;
         }
     }
     Ok(Some(Applied {

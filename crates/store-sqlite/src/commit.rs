@@ -7,11 +7,10 @@ use sqlx::Executor as _;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
 use crate::batch::BatchLists;
-use crate::dead_letters;
 use crate::error::{Failure, from_sqlx};
 use crate::rows::{body, partition};
 use crate::script::Script;
-use crate::sql;
+use crate::{audit, dead_letters, sql};
 
 /// Writes a batch in a transaction of its own, if the writer owns what it writes about. Lists that are
 /// empty cost nothing.
@@ -26,6 +25,7 @@ pub(crate) async fn write(
         script.add(sql::DEMAND_FENCES, fences.clone());
     }
     let at = lists.at;
+    let has_audit = lists.audit.is_some();
     for (statement, items) in [
         (sql::INSERT_ACTIVE, lists.inserts),
         (sql::INSERT_INSTANT, lists.instant),
@@ -68,7 +68,8 @@ pub(crate) async fn write(
         }
     }
     let has_letters = !lists.letters.is_empty();
-    if !has_letters {
+    let has_more = has_letters || has_audit;
+    if !has_more {
         script.add("COMMIT", []);
     }
     let mut granted = Bodies::default();
@@ -84,6 +85,11 @@ pub(crate) async fn write(
     };
     if has_letters {
         dead_letters::add(connection, lists.letters).await?;
+    }
+    if has_audit {
+        audit::chain(connection).await?;
+    }
+    if has_more {
         connection.execute("COMMIT").await?;
     }
     if let Some(grants) = lists.grants

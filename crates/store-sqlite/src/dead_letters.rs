@@ -14,7 +14,7 @@ use sqlx::Row as _;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use tokio::task::JoinHandle;
 
-use crate::batch;
+use crate::audit;
 use crate::error::Failure;
 use crate::rows::{optional_time, time, unsigned, uuid};
 use crate::sql;
@@ -192,10 +192,7 @@ async fn note(
         before: Some(json!({"letter": requeue.id, "source": source, "reason": reason})),
         after: None,
     };
-    sqlx::query(sql::INSERT_AUDIT)
-        .bind(batch::audit_list(&[entry]))
-        .execute(connection)
-        .await?;
+    audit::note(connection, &[entry]).await?;
     Ok(true)
 }
 

@@ -7,7 +7,7 @@ use serde_json::json;
 use sqlx::sqlite::SqliteConnection;
 
 use crate::error::Failure;
-use crate::{batch, sql};
+use crate::{audit, sql};
 
 /// Ends every lease in the file. To be called by the holder of the file's lock before anything
 /// else: nobody else has the file, so whoever took a lease is gone, however it ended.
@@ -43,9 +43,6 @@ pub(crate) async fn fence(connection: &mut SqliteConnection, who: String) -> Res
         before: None,
         after: Some(json!({"epochs": FENCE_JUMP})),
     };
-    sqlx::query(sql::INSERT_AUDIT)
-        .bind(batch::audit_list(&[entry]))
-        .execute(connection)
-        .await?;
+    audit::note(connection, &[entry]).await?;
     Ok(())
 }

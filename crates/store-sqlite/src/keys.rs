@@ -15,7 +15,7 @@ use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use crate::error::{Failure, unreadable};
 use crate::rows::{duration, json, list, optional_time, text_of, time};
 use crate::store::{Inner, SqliteStore};
-use crate::{batch, sql};
+use crate::{audit, sql};
 
 #[async_trait]
 impl KeyStore for SqliteStore {
@@ -209,10 +209,7 @@ async fn not_good(connection: &mut SqliteConnection, id: &KeyId) -> Result<KeyOu
 }
 
 async fn note(connection: &mut SqliteConnection, entry: NewAudit) -> Result<KeyOutcome, Failure> {
-    sqlx::query(sql::INSERT_AUDIT)
-        .bind(batch::audit_list(&[entry]))
-        .execute(connection)
-        .await?;
+    audit::note(connection, &[entry]).await?;
     Ok(KeyOutcome::Stored)
 }
 

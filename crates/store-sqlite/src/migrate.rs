@@ -125,6 +125,11 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
         "additive_api_key",
         include_str!("../../../migrations/sqlite/0024_additive_api_key.sql"),
     ),
+    (
+        25,
+        "additive_audit_chain",
+        include_str!("../../../migrations/sqlite/0025_additive_audit_chain.sql"),
+    ),
 ];
 
 fn migrator() -> Migrator {

@@ -20,7 +20,7 @@ use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use crate::error::{Failure, unreadable};
 use crate::rows::{list, partition_list, priority, text_of, time, unsigned, uuid};
 use crate::store::{Inner, SqliteStore};
-use crate::{batch, sql};
+use crate::{audit, sql};
 
 #[async_trait]
 impl OperationStore for SqliteStore {
@@ -116,10 +116,7 @@ async fn begin(
             .execute(&mut *connection)
             .await?;
         let entry = new.audit(OperationId(id));
-        sqlx::query(sql::INSERT_AUDIT)
-            .bind(batch::audit_list(&[entry]))
-            .execute(&mut *connection)
-            .await?;
+        audit::note(connection, &[entry]).await?;
     }
     let id: Option<(i64,)> = match id {
         Some(id) => Some(id),

@@ -13,7 +13,7 @@ use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use crate::error::Failure;
 use crate::rows::time;
 use crate::store::{Inner, SqliteStore};
-use crate::{batch, sql};
+use crate::{audit, sql};
 
 #[async_trait]
 impl PauseStore for SqliteStore {
@@ -123,10 +123,7 @@ async fn apply(
     }
     let after = write(connection, change).await?;
     let entry = change.audit(before.as_ref(), after.as_ref());
-    sqlx::query(sql::INSERT_AUDIT)
-        .bind(batch::audit_list(&[entry]))
-        .execute(connection)
-        .await?;
+    audit::note(connection, &[entry]).await?;
     Ok(PauseOutcome::Stored { before, after })
 }
 

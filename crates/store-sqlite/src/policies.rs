@@ -17,7 +17,7 @@ use crate::actions::{self, Wanted};
 use crate::error::Failure;
 use crate::rows::{foreign_json, json, partition, text_of, time};
 use crate::store::{Inner, SqliteStore};
-use crate::{batch, sql};
+use crate::{audit, sql};
 
 #[async_trait]
 impl PolicyStore for SqliteStore {
@@ -255,10 +255,7 @@ async fn change(
             reason: changes.reason.clone(),
         });
     }
-    sqlx::query(sql::INSERT_AUDIT)
-        .bind(batch::audit_list(&entries))
-        .execute(connection)
-        .await?;
+    audit::note(connection, &entries).await?;
     Ok(PolicyOutcome::Stored {
         set_version,
         versions,

@@ -39,6 +39,7 @@ pub(crate) async fn maintain(inner: &Inner, keep: HistoryRetention) -> Result<()
         ),
         ("queue stats", sql::PRUNE_STATS_HISTORY, keep.records.stats),
         ("audit log", sql::PRUNE_AUDIT, keep.records.audit),
+        ("audit chain", sql::PRUNE_AUDIT_CHAIN, keep.records.audit),
         ("policies", sql::PRUNE_POLICIES, keep.records.audit),
         ("operations", sql::PRUNE_OPERATIONS, keep.records.audit),
         ("workers", sql::PRUNE_WORKERS, DEAD_KEPT),

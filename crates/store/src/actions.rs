@@ -1,9 +1,11 @@
 //! Actions and their policies.
 
 use async_trait::async_trait;
-use attune_core::{Action, ActionId, ActionPolicy, ActionRef, ActionSpec};
+use attune_core::{Action, ActionId, ActionPolicy, ActionRef, ActionSpec, RequestId};
 use chrono::{DateTime, Utc};
+use serde_json::json;
 
+use crate::audit::{NewAudit, what};
 use crate::error::StoreError;
 
 /// What applying an action did.
@@ -66,4 +68,28 @@ pub trait ActionStore: Send + Sync {
     /// # Errors
     /// When the store fails.
     async fn policy_changes(&self, action: ActionId) -> Result<Vec<PolicyChange>, StoreError>;
+}
+
+/// The entry in the audit log for an action that somebody has created or changed. It names the variables of the
+/// action and not their values, which may be secrets, and leaves the schema of its parameters out, which may be
+/// long; `attune.policy` has every version of the policy.
+pub fn audit_of_apply(before: Option<&ActionSpec>, after: &ActionSpec, who: &str) -> NewAudit {
+    let shown = |spec: &ActionSpec| {
+        json!({
+            "run": spec.run,
+            "pool": spec.pool,
+            "env": spec.env.keys().collect::<Vec<_>>(),
+            "timeout_seconds": spec.timeout_seconds,
+            "policy": spec.policy,
+        })
+    };
+    NewAudit {
+        request_id: RequestId::fresh(),
+        who: who.to_owned(),
+        what: what::ACTION_APPLY,
+        target: after.action_ref.to_string(),
+        reason: None,
+        before: before.map(shown),
+        after: Some(shown(after)),
+    }
 }

@@ -28,8 +28,10 @@ pub mod workers;
 use async_trait::async_trait;
 use uuid::Uuid;
 
-pub use actions::{ActionStore, Applied, PolicyChange};
-pub use audit::{AuditEntry, AuditStore, NewAudit, Violations};
+pub use actions::{ActionStore, Applied, PolicyChange, audit_of_apply};
+pub use audit::{
+    AuditEntry, AuditStore, ChainCheck, ChainLink, NewAudit, RawAudit, Violations, check_chain,
+};
 pub use dead_letters::{
     DeadLetter, DeadLetterFilter, DeadLetterRetention, DeadLetterStore, LETTER_OVERHEAD,
     LetterGauge, NewDeadLetter, Requeue,

@@ -88,6 +88,7 @@ pub(crate) const ENDPOINTS: &[(&str, &str, Need)] = &[
     ("PUT", "/api/v1/admin/executions/{id}/priority", ADMINISTER),
     ("GET", "/api/v1/cluster", READ),
     ("GET", "/api/v1/audit-log", AnyOf(&[P::Audit])),
+    ("GET", "/api/v1/audit-log/check", AnyOf(&[P::Audit])),
     ("GET", "/api/v1/dead-letters", LETTERS),
     ("GET", "/api/v1/dead-letters/{id}", LETTERS),
     ("POST", "/api/v1/dead-letters/{id}/requeue", LETTERS),

@@ -19,6 +19,17 @@ struct Count {
     many: u32,
 }
 
+/// What one more failure means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Failed {
+    /// It is the first of this address for a while.
+    First,
+    /// There were others.
+    Again,
+    /// There were too many.
+    TooOften,
+}
+
 /// Counts per address, or per network of 64 bits with IPv6, where one machine has as many addresses as it
 /// likes.
 pub(super) struct Failures {
@@ -35,8 +46,8 @@ impl Failures {
         }
     }
 
-    /// Notes one; whether they are too many by now.
-    pub(super) fn note(&self, peer: Peer, now: Duration) -> bool {
+    /// Notes one.
+    pub(super) fn note(&self, peer: Peer, now: Duration) -> Failed {
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         if counts.len() >= MAX_PEERS {
             counts.retain(|_, count| now.saturating_sub(count.since) < STRETCH);
@@ -56,7 +67,11 @@ impl Failures {
             };
         }
         count.many = count.many.saturating_add(1);
-        count.many > self.most
+        match count.many {
+            many if many > self.most => Failed::TooOften,
+            1 => Failed::First,
+            _ => Failed::Again,
+        }
     }
 
     /// Whether an address has tried too many.
@@ -90,12 +105,15 @@ mod tests {
         );
         let same_network = Some("2001:db8::ffff".parse().unwrap());
         let at = Duration::from_secs;
-        assert!(!failures.note(one, at(10)) && !failures.are_many(one, at(10)));
-        assert!(!failures.note(same_network, at(20)) && failures.are_many(one, at(20)));
-        assert!(failures.note(one, at(30)));
-        assert!(!failures.are_many(other, at(30)) && !failures.note(other, at(30)));
+        assert_eq!(failures.note(one, at(10)), Failed::First);
+        assert!(!failures.are_many(one, at(10)));
+        assert_eq!(failures.note(same_network, at(20)), Failed::Again);
+        assert!(failures.are_many(one, at(20)));
+        assert_eq!(failures.note(one, at(30)), Failed::TooOften);
+        assert!(!failures.are_many(other, at(30)));
+        assert_eq!(failures.note(other, at(30)), Failed::First);
         assert!(failures.are_many(one, at(69)) && !failures.are_many(one, at(70)));
-        assert!(!failures.note(one, at(70)));
+        assert_eq!(failures.note(one, at(70)), Failed::First);
     }
 
     #[test]

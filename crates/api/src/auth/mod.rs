@@ -14,19 +14,21 @@ use std::time::Duration;
 use attune_core::input::check_text;
 use attune_core::{Auth, PolicyTarget, RequestId};
 use attune_identity::{Key, Permission, Principal, Rate, Rates};
-use attune_store::KeyStore;
+use attune_store::audit::what;
+use attune_store::{AuditStore, NewAudit};
 use axum::extract::{FromRequestParts, MatchedPath, OptionalFromRequestParts, Request, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use tokio::time::Instant;
-use tracing::{debug, error};
+use tracing::{debug, error, warn};
 
 use self::access::{Class, Need};
-use self::failures::Failures;
+use self::failures::{Failed, Failures};
 use self::known::{Known, KnownKeys};
 use crate::error::ApiError;
+use crate::ports::Ports;
 
 /// Who does something where nobody needs a key and no name is given.
 const NOBODY: &str = "api";
@@ -62,6 +64,7 @@ pub(crate) struct Gate {
     rates: ClientRates,
     keys: KnownKeys,
     failures: Failures,
+    audit: Arc<dyn AuditStore>,
     local: Arc<Principal>,
     began: Instant,
 }
@@ -70,11 +73,12 @@ pub(crate) struct Gate {
 pub(crate) type Peer = Option<std::net::IpAddr>;
 
 impl Gate {
-    pub(crate) fn new(auth: Auth, rates: ClientRates, keys: Arc<dyn KeyStore>) -> Self {
+    pub(crate) fn new(auth: Auth, rates: ClientRates, ports: &Ports) -> Self {
         Self {
+            audit: ports.audit.clone(),
             auth,
             rates,
-            keys: KnownKeys::new(keys),
+            keys: KnownKeys::new(ports.keys.clone()),
             failures: Failures::new(rates.failures_per_minute),
             local: Arc::new(Principal::local()),
             began: Instant::now(),
@@ -119,13 +123,36 @@ impl Gate {
 
     /// Notes that a key was not accepted.
     fn failed(&self, peer: Peer) -> ApiError {
-        match self.failures.note(peer, self.since()) {
-            true => too_many_failures(),
-            false => unauthenticated(
+        let failed = self.failures.note(peer, self.since());
+        if failed == Failed::First {
+            self.note_denied(peer);
+        }
+        match failed {
+            Failed::TooOften => too_many_failures(),
+            Failed::First | Failed::Again => unauthenticated(
                 "this key is not accepted; keys are made with `attune keys create` and listed with \
                  `attune keys list`",
             ),
         }
+    }
+
+    /// Writes down, beside the request, that somebody has shown a key that is not good.
+    fn note_denied(&self, peer: Peer) {
+        let entry = NewAudit {
+            request_id: RequestId::fresh(),
+            who: NOBODY.to_owned(),
+            what: what::AUTH_DENIED,
+            target: peer.map_or_else(|| "unknown".to_owned(), |ip| ip.to_string()),
+            reason: None,
+            before: None,
+            after: None,
+        };
+        let audit = Arc::clone(&self.audit);
+        tokio::spawn(async move {
+            if let Err(error) = audit.note_audit(&entry).await {
+                warn!(peer = entry.target, error.message = %error, "a key that is not good was shown, and that could not be written down");
+            }
+        });
     }
 
     fn since(&self) -> Duration {

@@ -6,14 +6,16 @@ use std::sync::Arc;
 
 use attune_api_types::{Cancelled, Execution, ExecutionList};
 use attune_commands::ClientError;
-use attune_core::{ActionRef, ExecutionId, Reject, RejectCode};
+use attune_core::{ActionRef, ExecutionId, Reject, RejectCode, RequestId};
 use attune_identity::Permission;
-use attune_store::{Bodies, Cursor, ExecutionFilter, ExecutionRecord, Standing};
+use attune_store::audit::what;
+use attune_store::{Bodies, Cursor, ExecutionFilter, ExecutionRecord, NewAudit, Standing};
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::{StatusCode, Uri};
 use axum::response::Response;
+use tracing::warn;
 
 use super::App;
 use crate::answers::PageBudget;
@@ -273,7 +275,28 @@ pub(crate) async fn cancel(
         Some(status) => status,
         None => show_status(&app, id).await?,
     };
+    note_cancel(&app, &caller, id).await;
     Ok((StatusCode::ACCEPTED, Json(Cancelled { id, status })))
+}
+
+/// Writes down who has ended an execution, where that is known and it need not be their own.
+async fn note_cancel(app: &App, caller: &Caller, id: ExecutionId) {
+    let principal = caller.principal();
+    if principal.key().is_none() || !principal.may(Permission::Operate) {
+        return;
+    }
+    let entry = NewAudit {
+        request_id: RequestId::fresh(),
+        who: principal.name().to_owned(),
+        what: what::CANCEL,
+        target: id.to_string(),
+        reason: None,
+        before: None,
+        after: None,
+    };
+    if let Err(error) = app.ports.audit.note_audit(&entry).await {
+        warn!(execution.id = %id, who = entry.who, error.message = %error, "who has cancelled it could not be written down");
+    }
 }
 
 /// Refuses an execution of somebody else, as one that is not there.

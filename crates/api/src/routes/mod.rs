@@ -2,6 +2,7 @@
 
 mod actions;
 mod admin;
+mod audit;
 mod cluster;
 mod dead_letters;
 mod events;
@@ -127,7 +128,7 @@ pub(crate) fn router_until(
     let permits = Arc::new(Semaphore::new(options.max_requests));
     let request_timeout = options.request_timeout();
     let network = options.network();
-    let gate = Gate::new(options.auth, options.rates, ports.keys.clone());
+    let gate = Gate::new(options.auth, options.rates, &ports);
     let aside = Arc::new(Aside::new());
     let catalog = Catalog::new(ports.actions.clone(), Arc::clone(&aside));
     let events = Events::new(Arc::clone(&ports.bus));
@@ -221,7 +222,8 @@ fn api(app: App) -> OpenApiRouter {
         .routes(routes!(admin::queue))
         .routes(routes!(admin::set_priority))
         .routes(routes!(cluster::show))
-        .routes(routes!(cluster::audit_log))
+        .routes(routes!(audit::list))
+        .routes(routes!(audit::check))
         .routes(routes!(dead_letters::list))
         .routes(routes!(dead_letters::show))
         .routes(routes!(dead_letters::requeue))

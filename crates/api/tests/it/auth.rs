@@ -79,7 +79,7 @@ fn matrix(method: &str, path: &str) -> &'static str {
         (_, "/metrics") => "A",
         ("GET", "/executions" | "/executions/{id}" | "/executions/{id}/explain") => "vsaoA",
         ("GET", "/actions/{ref}" | "/actions/{ref}/queue-stats") => "vsaoA",
-        ("GET", "/audit-log" | "/dead-letters" | "/dead-letters/{id}") => "oA",
+        ("GET", "/audit-log" | "/audit-log/check" | "/dead-letters" | "/dead-letters/{id}") => "oA",
         ("POST", "/dead-letters/{id}/requeue") => "oA",
         ("POST", "/executions" | "/executions/{id}/resubmit" | "/executions/{id}/cancel") => "soA",
         ("POST", "/executions/{id}/release") => "oA",

@@ -10,10 +10,11 @@ use attune_core::{
     RequestGap, RequestId, WorkerId,
 };
 use attune_store::{
-    ActivePage, ActivePlace, ActiveSlice, AuditEntry, AuditStore, Batch, CommitError, Committed,
-    ExecutionLabels, ExecutionWords, ExecutorRow, GrantedBody, Lease, Lookup, MeterPage,
-    MeterPlace, ObservedLease, PartitionStore, PauseSet, SlotRow, StatsCursor, StatsPage, StatsRow,
-    StatsStore, StoreError, StoredPolicies, StoredStats, TroubleNote, Violations, WorkerEnd,
+    ActivePage, ActivePlace, ActiveSlice, AuditEntry, AuditStore, Batch, ChainLink, CommitError,
+    Committed, ExecutionLabels, ExecutionWords, ExecutorRow, GrantedBody, Lease, Lookup, MeterPage,
+    MeterPlace, NewAudit, ObservedLease, PartitionStore, PauseSet, SlotRow, StatsCursor, StatsPage,
+    StatsRow, StatsStore, StoreError, StoredPolicies, StoredStats, TroubleNote, Violations,
+    WorkerEnd,
 };
 use chrono::{DateTime, Utc};
 
@@ -31,6 +32,21 @@ impl AuditStore for Fake {
             let older = older.filter(|it| before.is_none_or(|before| it.id < before));
             older.take(limit as usize).cloned().collect()
         })
+    }
+
+    async fn audit_chain(&self, after: i64, _limit: u32) -> Result<Vec<ChainLink>, StoreError> {
+        self.store(|state| {
+            let links = state.chain.iter().filter(|it| it.no > after);
+            links.cloned().collect()
+        })
+    }
+
+    async fn unchained_audit(&self) -> Result<u64, StoreError> {
+        self.store(|_| 0)
+    }
+
+    async fn note_audit(&self, entry: &NewAudit) -> Result<(), StoreError> {
+        self.store(|state| state.noted.push(entry.clone()))
     }
 
     async fn violations(

@@ -81,6 +81,9 @@ pub(crate) struct State {
     pub(crate) requeues: Vec<Requeue>,
     pub(crate) bus: MemoryBus,
     pub(crate) keys: Vec<attune_store::KeyRecord>,
+    pub(crate) chain: Vec<attune_store::ChainLink>,
+    /// What was written down by itself.
+    pub(crate) noted: Vec<attune_store::NewAudit>,
     /// How often the store was asked for a key.
     pub(crate) key_reads: usize,
     pub(crate) pauses: PauseSet,

@@ -2,7 +2,7 @@
 
 use attune_core::{PauseMode, PauseTarget, RequestId};
 use attune_store::{
-    ExecutionStore as _, PartitionStore as _, PauseChange, PauseStore as _, Store as _,
+    ExecutionStore as _, PartitionStore as _, PauseChange, PauseStore as _, Store as _, check_chain,
 };
 use attune_store_postgres::sql;
 use sqlx::postgres::PgArguments;
@@ -86,6 +86,55 @@ async fn the_audit_log_cannot_be_changed() {
             assert!(error.to_string().contains("append-only"), "{error}");
         }
         assert_eq!(db.count("SELECT count(*) FROM attune.audit_log").await, 1);
+    })
+    .await;
+}
+
+/// Whoever may do everything in the database can change the log, and is seen: by the chain, or by a hash of
+/// it that was noted elsewhere.
+#[tokio::test]
+async fn who_changes_the_audit_log_is_seen() {
+    on_fresh_db(|db| async move {
+        let run = async |statements: &str| {
+            let statements = format!("SET session_replication_role = replica; {statements}");
+            let mut session = db.sql.acquire().await.unwrap();
+            sqlx::raw_sql(sqlx::AssertSqlSafe(statements))
+                .execute(&mut *session)
+                .await
+                .unwrap();
+            sqlx::raw_sql("SET session_replication_role = origin")
+                .execute(&mut *session)
+                .await
+                .unwrap();
+        };
+        for number in 1..=4 {
+            let add = format!(
+                "INSERT INTO attune.audit_log (who, what, target, reason, after, request_id)
+                 VALUES ('ann', 'key.create', '{number}', 'it''s, \u{1F980}', '{{\"a\": 1}}', gen_random_uuid())"
+            );
+            sqlx::raw_sql(sqlx::AssertSqlSafe(add)).execute(&db.sql).await.unwrap();
+        }
+        let look = async || check_chain(&db.store, None).await.unwrap();
+        let whole = look().await;
+        assert_eq!((whole.entries, whole.broken, whole.unchained), (4, None, 0));
+        let noted = whole.head.unwrap().1;
+
+        run("CREATE TABLE kept AS SELECT * FROM attune.audit_log; \
+             UPDATE attune.audit_log SET who = 'bob' WHERE target = '3'").await;
+        assert_eq!(look().await.broken, Some((3, "its entry was changed")));
+        run("UPDATE attune.audit_log SET who = 'ann' WHERE target = '3'").await;
+        assert_eq!(look().await.broken, None);
+        run("DELETE FROM attune.audit_log WHERE target = '3'").await;
+        assert_eq!(look().await.broken, Some((3, "its entry was removed")));
+        run("DELETE FROM attune.audit_chain WHERE no = 3").await;
+        assert_eq!(look().await.broken, Some((4, "a link before it was removed")));
+        // The end cut off, as by who sets the table back: only what was noted tells.
+        run("DELETE FROM attune.audit_log WHERE target = '4'; DELETE FROM attune.audit_chain WHERE no = 4").await;
+        let cut = check_chain(&db.store, Some(&noted)).await.unwrap();
+        assert_eq!((cut.entries, cut.broken, cut.found), (2, None, false));
+        run("INSERT INTO attune.audit_log (who, what, target, request_id) \
+             VALUES ('eve', 'key.create', '9', gen_random_uuid())").await;
+        assert_eq!(look().await.unchained, 1, "added beside the chain");
     })
     .await;
 }

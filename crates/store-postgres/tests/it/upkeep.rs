@@ -184,6 +184,18 @@ async fn old_records_go() {
         ] {
             assert_eq!(db.count(table).await, left, "{table}");
         }
+        // What is left of the log is still what was written, and what comes goes on from there.
+        run(
+            &db,
+            "INSERT INTO attune.audit_log (who, what, target, request_id)
+             VALUES ('ann', 'w', 't', gen_random_uuid())",
+        )
+        .await;
+        let chain = attune_store::check_chain(&db.store, None).await.unwrap();
+        assert_eq!(
+            (chain.entries, chain.first, chain.broken),
+            (2, Some(2), None)
+        );
         let in_force = "SELECT count(*) FROM attune.policy WHERE target = 'a' AND version = 2";
         assert_eq!(db.count(in_force).await, 1);
     })

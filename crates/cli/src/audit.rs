@@ -1,0 +1,138 @@
+//! `attune audit list | check`.
+
+use attune_api_types::{AuditCheck, AuditEntry, AuditList};
+use chrono::{SecondsFormat, Utc};
+use clap::{Args, Subcommand};
+use serde_json::json;
+
+use super::http::Http;
+use super::render::{Column, one_line, or_dash, table};
+use super::{Connect, EXIT_CODES, Exit, Failure, Output};
+
+/// How many entries are asked for at once: what every server allows unless its operator says otherwise.
+const PAGE: usize = 100;
+
+#[derive(Debug, Clone, Args)]
+#[command(after_help = EXIT_CODES)]
+pub struct AuditArguments {
+    #[command(flatten)]
+    pub(super) connect: Connect,
+    #[command(subcommand)]
+    command: AuditCommand,
+}
+
+#[derive(Debug, Clone, Subcommand)]
+enum AuditCommand {
+    /// List what was done by hand and what was found wrong; the newest stand first.
+    #[command(after_help = EXIT_CODES)]
+    List {
+        /// Only what was done by this one.
+        #[arg(long, value_name = "NAME")]
+        who: Option<String>,
+        /// Only what begins with this, as in key. or execution.cancel.
+        #[arg(long, value_name = "TEXT")]
+        what: Option<String>,
+        /// How many to list.
+        #[arg(long, default_value_t = 50)]
+        limit: usize,
+    },
+    /// Look whether every entry is as it was written and none is missing; exit code 1 when not.
+    #[command(after_help = EXIT_CODES)]
+    Verify {
+        /// A hash that an earlier look has printed: it must be part of the chain still.
+        #[arg(long, value_name = "HASH")]
+        noted: Option<String>,
+    },
+}
+
+pub(super) async fn execute(http: &Http, arguments: AuditArguments) -> Result<Output, Failure> {
+    let json = arguments.connect.json;
+    match arguments.command {
+        AuditCommand::List { who, what, limit } => {
+            let is_meant = |entry: &AuditEntry| {
+                let is_who = who.as_ref().is_none_or(|who| *who == entry.who);
+                is_who
+                    && what
+                        .as_ref()
+                        .is_none_or(|what| entry.what.starts_with(what.as_str()))
+            };
+            list(http, is_meant, limit, json).await
+        }
+        AuditCommand::Verify { noted } => verify(http, noted, json).await,
+    }
+}
+
+async fn list(
+    http: &Http,
+    is_meant: impl Fn(&AuditEntry) -> bool,
+    limit: usize,
+    json: bool,
+) -> Result<Output, Failure> {
+    let (mut found, mut before) = (Vec::new(), None);
+    loop {
+        let query = [
+            ("limit", Some(PAGE.to_string())),
+            ("before", before.map(|id: i64| id.to_string())),
+        ];
+        let page: AuditList = http.get("/audit-log", &query).await?;
+        found.extend(page.entries.into_iter().filter(&is_meant));
+        before = page.next;
+        if before.is_none() || found.len() >= limit {
+            break;
+        }
+    }
+    let more = before.is_some() || found.len() > limit;
+    found.truncate(limit);
+    if json {
+        return Ok(Output::json(&json!({"entries": found})));
+    }
+    let rows = found.iter().map(|entry| {
+        vec![
+            entry
+                .at
+                .with_timezone(&Utc)
+                .to_rfc3339_opts(SecondsFormat::Secs, true),
+            entry.who.clone(),
+            entry.what.clone(),
+            entry.target.clone(),
+            or_dash(entry.reason.as_deref().map(one_line)),
+        ]
+    });
+    let columns = [
+        Column::Words("at"),
+        Column::Words("who"),
+        Column::Words("what"),
+        Column::Words("target"),
+        Column::Words("reason"),
+    ];
+    let text = table(&columns, rows.collect());
+    Ok(Output::text(match more {
+        true => format!("{text}\n(there are more: --limit N)"),
+        false => text,
+    }))
+}
+
+async fn verify(http: &Http, noted: Option<String>, json: bool) -> Result<Output, Failure> {
+    let check: AuditCheck = http.get("/audit-log/check", &[("noted", noted)]).await?;
+    let exit = match check.whole {
+        true => Exit::Done,
+        false => Exit::NotSucceeded,
+    };
+    if json {
+        return Ok(Output::json(&check).with(exit, Vec::new()));
+    }
+    let place = check
+        .broken_at
+        .map_or(String::new(), |no| format!("at link {no}: "));
+    let problem = check
+        .problem
+        .map(|words| format!("the audit log is not what was written: {place}{words}"));
+    let head = match (check.head, check.head_hash) {
+        (Some(no), Some(hash)) => {
+            format!("; the last link is {no}, note its hash elsewhere:\n{hash}")
+        }
+        _ => String::new(),
+    };
+    let text = format!("{} entries are as they were written{head}", check.entries);
+    Ok(Output::text(text).with(exit, problem.into_iter().collect()))
+}
