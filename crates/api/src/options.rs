@@ -1,9 +1,11 @@
 //! What the server can be told.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
-use attune_core::{Auth, Network};
+use attune_core::{Auth, Network, Subnet};
+use attune_runtime::http::{Served, Tls};
 
 use crate::auth::ClientRates;
 
@@ -12,10 +14,14 @@ use crate::auth::ClientRates;
 pub struct ApiOptions {
     /// Where it listens; port 0 takes a free one.
     pub listen: SocketAddr,
-    /// Whether clients must say who they are.
+    /// Whether clients must say who they are. Where not, only this machine is served, under its own names.
     pub auth: Auth,
     /// How much one key may ask for.
     pub rates: ClientRates,
+    /// Proxies that stand before it: when set, nobody else is served but this machine.
+    pub proxies: Option<Arc<[Subnet]>>,
+    /// The TLS that is spoken there; `None`: plain HTTP. The probes at `ops` speak none.
+    pub tls: Option<Arc<Tls>>,
     /// How many partitions the cluster has.
     pub partitions: u16,
     /// Larger request bodies are refused with 413, in bytes.
@@ -88,6 +94,8 @@ impl ApiOptions {
             listen,
             auth: Auth::Off,
             rates: ClientRates::default(),
+            proxies: None,
+            tls: None,
             partitions,
             max_body_bytes: attune_core::input::DEFAULT_MAX_BYTES,
             max_message_bytes: attune_core::input::DEFAULT_MAX_BYTES,
@@ -107,11 +115,26 @@ impl ApiOptions {
         }
     }
 
-    /// The network that is served: where nobody is asked who they are, only this machine.
-    pub(crate) const fn network(&self) -> Network {
+    /// Whether it may listen at this address: beyond this machine only where clients say who they are.
+    pub(crate) fn may_listen(&self) -> bool {
+        self.auth == Auth::Required || Network::Loopback.may_listen_on(self.listen.ip())
+    }
+
+    /// Who is served.
+    pub(crate) fn served(&self) -> Served {
+        match (&self.proxies, self.auth) {
+            (Some(proxies), _) => Served::Behind(Arc::clone(proxies)),
+            (None, Auth::Off) => Served::Network(Network::Loopback),
+            (None, Auth::Required) => Served::Everybody,
+        }
+    }
+
+    /// The network by whose names requests must ask; `None` where they name a key, which no page of a browser
+    /// can.
+    pub(crate) const fn asked_by_names_of(&self) -> Option<Network> {
         match self.auth {
-            Auth::Off => Network::Loopback,
-            Auth::Required => Network::Private,
+            Auth::Off => Some(Network::Loopback),
+            Auth::Required => None,
         }
     }
 

@@ -29,8 +29,10 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// The server cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    /// The address can be reached from outside the network that is to be served.
-    #[error("{setting} is {listen}, which is no address of the network that may be served there")]
+    /// The address can be reached by others than may be served there.
+    #[error(
+        "{setting} is {listen}, which other machines can reach, and nobody is asked there who they are"
+    )]
     Beyond {
         /// The setting that names it.
         setting: &'static str,
@@ -65,11 +67,12 @@ impl Addresses {
         let ops = match options.ops {
             OpsListen::Off => None,
             OpsListen::At(address) => {
-                Some(listen("ops.listen", address, options.ops_network).await?)
+                let may = options.ops_network.may_listen_on(address.ip());
+                Some(listen("ops.listen", address, may).await?)
             }
             OpsListen::Near(address) => Some(listen_near(address, options.ops_network).await?),
         };
-        let api = listen("api.listen", options.listen, options.network()).await?;
+        let api = listen("api.listen", options.listen, options.may_listen()).await?;
         Ok(Self { api, ops })
     }
 }
@@ -117,7 +120,7 @@ impl ApiServer {
             door(listener, router, bounds)
         });
         let bounds = Bounds {
-            network: options.network(),
+            served: options.served(),
             max_connections: options.max_connections,
             beyond: Beyond::Wait,
             max_per_peer: options.max_connections_per_peer,
@@ -126,8 +129,9 @@ impl ApiServer {
             one_request_within: None,
         };
         let stop = CancellationToken::new();
+        let tls = options.tls.clone();
         let routes = router_until(stop.clone(), options, ports, extra);
-        let api = door(addresses.api, routes, bounds);
+        let api = door(addresses.api, routes, bounds).with_tls(tls);
         Self {
             api,
             ops,
@@ -207,9 +211,9 @@ impl ApiServer {
 async fn listen(
     setting: &'static str,
     address: SocketAddr,
-    network: Network,
+    may: bool,
 ) -> Result<TcpListener, BindError> {
-    if !network.may_listen_on(address.ip()) {
+    if !may {
         return Err(BindError::Beyond {
             setting,
             listen: address,
@@ -227,9 +231,10 @@ async fn listen(
 /// Nobody chose this address, so another process that has it already must not keep this one from
 /// starting.
 async fn listen_near(address: SocketAddr, network: Network) -> Result<TcpListener, BindError> {
-    match listen("ops.listen", address, network).await {
+    let may = network.may_listen_on(address.ip());
+    match listen("ops.listen", address, may).await {
         Err(BindError::Listen { source, .. }) if source.kind() == io::ErrorKind::AddrInUse => {
-            let free = listen("ops.listen", SocketAddr::new(address.ip(), 0), network).await?;
+            let free = listen("ops.listen", SocketAddr::new(address.ip(), 0), may).await?;
             warn!(
                 server.address = %address,
                 "the usual address of the probes is in use; set ops.listen to choose one"

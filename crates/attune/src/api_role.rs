@@ -2,16 +2,19 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use attune_api::{
     Addresses, ApiOptions, ApiServer, ClientRates, LiveQueues, OpsListen, Ports, QueueDefaults,
 };
 use attune_bus::BusError;
 use attune_commands::{ClientOptions, CommandClient};
-use attune_config::{RateSettings, Settings};
+use attune_config::{RateSettings, Settings, TlsSettings};
 use attune_core::{ActionId, QueueStats};
 use attune_identity::Rate;
+use attune_runtime::http::{Tls, TlsError, TlsFiles};
 use attune_runtime::{Health, Metrics, Shutdown, descriptors, metrics_router, retry_until_ready};
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::parts::{Parts, settle};
 use crate::roles::{ExecutorView, Own, clamp, spawn};
@@ -35,6 +38,8 @@ impl LiveQueues for InMemory {
     }
 }
 
+/// How often it is looked whether the certificates have changed.
+const TLS_LOOK: Duration = Duration::from_secs(60);
 /// Descriptors that are kept for anything but connections of clients, at the least.
 const RESERVE: usize = 256;
 /// What a process needs besides what its settings say: its own files and connections, and its
@@ -65,6 +70,13 @@ pub(crate) async fn start(
         .with_health(health.clone())
         .with_live_queues(live)
         .with_recorder(recorder);
+    if let Some(tls) = &options.tls {
+        tls.export(&metrics.meter("tls"));
+        // Without TLS it ends the process, as it always did: a terminal that is closed says it.
+        let hangup = signal(SignalKind::hangup())?;
+        let following = Arc::clone(tls).follow(TLS_LOOK, hangup, shutdown.token().clone());
+        shutdown.spawn("tls", following);
+    }
     let extra = metrics_router(metrics.clone());
     let server = ApiServer::on(addresses, options, ports, extra);
     server.export(&metrics.meter("api"));
@@ -75,12 +87,19 @@ pub(crate) async fn start(
 
 /// What it is told, in a process that also `runs` programs or does not. Says when the limit of
 /// descriptors leaves less than the settings ask for.
-pub(crate) fn options(settings: &Settings, runs: bool) -> ApiOptions {
+///
+/// # Errors
+/// When a certificate or its key cannot be used.
+pub(crate) fn options(settings: &Settings, runs: bool) -> Result<ApiOptions, TlsError> {
     let api = &settings.api;
     let mut options = ApiOptions::new(api.listen, settings.cluster.partitions);
     options.auth = api.auth();
     options.rates = client_rates(&api.rates);
+    options.proxies = api
+        .behind_proxy
+        .then(|| api.trusted_proxies.as_slice().into());
     options.ops_network = settings.ops.network;
+    options.tls = tls(&api.tls)?.map(Arc::new);
     options.max_body_bytes = api.max_body_bytes;
     options.max_message_bytes = settings.broker.max_message_bytes;
     options.submit_timeout = api.submit_timeout();
@@ -109,7 +128,21 @@ pub(crate) fn options(settings: &Settings, runs: bool) -> ApiOptions {
              files and sockets"
         );
     }
-    options
+    Ok(options)
+}
+
+/// What the settings name, read.
+fn tls(settings: &TlsSettings) -> Result<Option<Tls>, TlsError> {
+    let (Some(cert), Some(key)) = (settings.cert_file.clone(), settings.key_file.clone()) else {
+        return Ok(None);
+    };
+    let files = TlsFiles {
+        section: "api.tls",
+        cert,
+        key,
+        client_ca: settings.client_ca_file.clone(),
+    };
+    Tls::load(files).map(Some)
 }
 
 fn client_rates(rates: &RateSettings) -> ClientRates {

@@ -60,6 +60,17 @@ fn exposures(settings: &Settings, roles: &[Role]) -> Vec<String> {
             api.listen
         ));
     }
+    if serves_api
+        && api.behind_proxy
+        && api.tls.cert_file.is_none()
+        && !Network::Loopback.reaches(api.listen.ip())
+    {
+        found.push(format!(
+            "api.behind_proxy is set and api.tls.cert_file is not: the keys of clients go from the proxies to \
+             {} in the clear",
+            api.listen
+        ));
+    }
     for (section, listen) in listeners {
         if let Some(listen) = listen.filter(|listen| !Network::Loopback.reaches(listen.ip())) {
             found.push(format!(
@@ -104,6 +115,8 @@ mod tests {
         let (api, worker) = (of(&[Role::Api]), of(&[Role::Worker]));
         assert!(api.contains("reaches 0.0.0.0:8080 may submit"), "{api}");
         assert!(api.contains("reaches 10.0.0.1:8081 may read"), "{api}");
+        let words = "from the proxies to 0.0.0.0:8080 in the clear";
+        assert!(api.contains(words), "{api}");
         assert!(!api.contains("9100"), "{api}");
         assert!(worker.contains("reaches 0.0.0.0:9100 may read"), "{worker}");
         assert!(!worker.contains("808"), "{worker}");

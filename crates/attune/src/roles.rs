@@ -150,7 +150,11 @@ pub(crate) async fn serve(
     systemd::ready();
     systemd::watchdog(&health);
     if let Some(address) = running.api {
-        crate::say(&format!("Attune listens on http://{address}"));
+        let scheme = match settings.api.tls.cert_file {
+            Some(_) => "https",
+            None => "http",
+        };
+        crate::say(&format!("Attune listens on {scheme}://{address}"));
     }
     tracing::info!(role = name, "ready");
     shutdown.cancelled().await;
@@ -275,9 +279,11 @@ pub(crate) async fn start(
     // row of a worker would count as alive until its lease is over.
     let mut addresses = None;
     if roles.contains(&Role::Api) {
+        let failed = "the role api could not start";
         let options = api_role::options(settings, roles.contains(&Role::Worker));
+        let options = options.context(failed)?;
         let taken = Addresses::take(&options).await;
-        addresses = Some((taken.context("the role api could not start")?, options));
+        addresses = Some((taken.context(failed)?, options));
     }
     for role in roles {
         let token = stops.token(*role);

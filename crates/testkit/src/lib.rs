@@ -10,6 +10,7 @@
 
 mod api;
 mod broker;
+pub mod certificates;
 pub mod chaos;
 mod completions;
 mod database;

@@ -127,8 +127,8 @@ pub(crate) fn router_until(
 ) -> Router {
     let permits = Arc::new(Semaphore::new(options.max_requests));
     let request_timeout = options.request_timeout();
-    let network = options.network();
     let gate = Gate::new(options.auth, options.rates, &ports);
+    let network = options.asked_by_names_of();
     let aside = Arc::new(Aside::new());
     let catalog = Catalog::new(ports.actions.clone(), Arc::clone(&aside));
     let events = Events::new(Arc::clone(&ports.bus));
@@ -169,7 +169,10 @@ pub(crate) fn router_until(
 /// The probes, and what `extra` adds to them, without the API.
 pub(crate) fn ops_routes(network: Network, ports: Ports, extra: Router) -> Router {
     let figures = Arc::clone(&ports.figures);
-    layered((network, figures), Router::from(probes(ports)).merge(extra))
+    layered(
+        (Some(network), figures),
+        Router::from(probes(ports)).merge(extra),
+    )
 }
 
 fn probes(ports: Ports) -> OpenApiRouter {
@@ -179,14 +182,16 @@ fn probes(ports: Ports) -> OpenApiRouter {
         .with_state(ports)
 }
 
-/// What stands before every route of a listener that serves a network.
-fn layered((network, figures): (Network, Arc<ApiFigures>), routes: Router) -> Router {
-    routes
+/// What stands before every route of a listener that must be asked for by names of a network, if it must.
+fn layered((network, figures): (Option<Network>, Arc<ApiFigures>), routes: Router) -> Router {
+    let mut routes = routes
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
-        .layer(CatchPanicLayer::custom(layers::on_panic))
-        .layer(middleware::from_fn_with_state(network, refuse_foreign))
-        .layer(middleware::from_fn_with_state(figures, layers::observe))
+        .layer(CatchPanicLayer::custom(layers::on_panic));
+    if let Some(network) = network {
+        routes = routes.layer(middleware::from_fn_with_state(network, refuse_foreign));
+    }
+    routes.layer(middleware::from_fn_with_state(figures, layers::observe))
 }
 
 fn api(app: App) -> OpenApiRouter {

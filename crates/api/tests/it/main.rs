@@ -7,6 +7,7 @@
 
 mod actions;
 mod auth;
+mod clients;
 mod dead_letters;
 mod events;
 mod exchange;

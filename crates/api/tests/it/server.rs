@@ -24,7 +24,7 @@ async fn only_this_machine_is_served_where_nobody_is_asked_who_they_are() {
             .err()
             .unwrap();
         assert!(matches!(error, BindError::Beyond { .. }), "{error:?}");
-        let words = "no address of the network that may be served there";
+        let words = "which other machines can reach, and nobody is asked there who they are";
         assert!(error.to_string().contains(words), "{error}");
     }
 }
@@ -41,16 +41,19 @@ async fn an_address_in_use_is_named() {
     assert!(error.to_string().contains(&server.to_string()), "{error}");
 }
 
-type Started = (SocketAddr, CancellationToken, tokio::task::JoinHandle<()>);
+pub(crate) type Started = (SocketAddr, CancellationToken, tokio::task::JoinHandle<()>);
 
 async fn start(fake: Fake) -> Started {
     start_with(fake, options()).await
 }
 
-async fn start_with(fake: Fake, options: ApiOptions) -> Started {
-    let server = ApiServer::bind(options, fake.ports(), Router::new())
-        .await
-        .unwrap();
+pub(crate) async fn start_with(fake: Fake, options: ApiOptions) -> Started {
+    start_beside(Router::new(), fake, options).await
+}
+
+/// The same with further routes.
+pub(crate) async fn start_beside(extra: Router, fake: Fake, options: ApiOptions) -> Started {
+    let server = ApiServer::bind(options, fake.ports(), extra).await.unwrap();
     let address = server.local_addr().unwrap();
     let stop = CancellationToken::new();
     let task = tokio::spawn(server.serve(stop.clone()));
@@ -58,7 +61,7 @@ async fn start_with(fake: Fake, options: ApiOptions) -> Started {
 }
 
 /// Sends text and reads until the server closes.
-async fn talk(stream: &mut TcpStream, text: &str) -> String {
+pub(crate) async fn talk(stream: &mut TcpStream, text: &str) -> String {
     stream.write_all(text.as_bytes()).await.unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();

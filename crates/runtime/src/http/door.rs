@@ -2,18 +2,11 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use attune_core::Network;
 use axum::Router;
-use hyper::Request;
-use hyper::body::Incoming;
-use hyper::server::conn::http1;
-use hyper::service::{Service as _, service_fn};
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
@@ -23,8 +16,10 @@ use tracing::{debug, warn};
 use crate::counters::Gauge;
 use crate::log_pace::LogPace;
 
-use super::connections::{Peers, Place, StallBound};
-use super::origin::OwnEnd;
+use super::connections::{Peers, Place};
+use super::conversation::Conversation;
+use super::served::Served;
+use super::tls::Tls;
 
 /// What a peer is told whose connection is one too many; nothing was read from it.
 const TOO_MANY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
@@ -32,12 +27,11 @@ const TOO_MANY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
     content-length: 181\r\n\r\n\
     {\"error\":{\"code\":\"TOO_MANY_CONNECTIONS\",\"message\":\"there are as many \
     connections as there may be, of this address or in all; close some, or use them again\",\"retry_after_seconds\":1}}";
-/// What a peer is told that is not of the network that is served; nothing was read from it.
+/// What a peer is told that is not served; nothing was read from it.
 const NOT_SERVED: &[u8] = b"HTTP/1.1 403 Forbidden\r\n\
     content-type: application/json\r\nconnection: close\r\n\
-    content-length: 109\r\n\r\n\
-    {\"error\":{\"code\":\"FOREIGN_ADDRESS\",\"message\":\"only private networks are served until \
-    authentication exists\"}}";
+    content-length: 94\r\n\r\n\
+    {\"error\":{\"code\":\"FOREIGN_ADDRESS\",\"message\":\"your address is none of those that are served\"}}";
 /// The pause after a connection could not be accepted, mostly because files have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -54,9 +48,8 @@ pub enum Beyond {
 /// What a listener allows.
 #[derive(Debug, Clone)]
 pub struct Bounds {
-    /// The network that is served: who connects from elsewhere, or to an address of this machine that is
-    /// elsewhere, is answered with 403 `FOREIGN_ADDRESS`.
-    pub network: Network,
+    /// Who is served.
+    pub served: Served,
     /// Connections in all.
     pub max_connections: usize,
     /// What becomes of further ones.
@@ -78,7 +71,7 @@ impl Bounds {
     pub const fn of_probes(network: Network, head_timeout: Duration) -> Self {
         let answered = head_timeout.saturating_mul(2);
         Self {
-            network,
+            served: Served::Network(network),
             max_connections: 32,
             beyond: Beyond::Refused,
             // One address cannot keep the probes of others out.
@@ -95,6 +88,7 @@ pub struct Door {
     listener: TcpListener,
     router: Router,
     bounds: Bounds,
+    tls: Option<Arc<Tls>>,
     permits: Arc<Semaphore>,
     peers: Peers,
     open: Gauge,
@@ -122,6 +116,7 @@ impl Door {
         Self {
             listener,
             router,
+            tls: None,
             permits: Arc::new(Semaphore::new(bounds.max_connections)),
             peers: Peers::default(),
             open: Gauge::default(),
@@ -132,6 +127,14 @@ impl Door {
     /// How many connections are open, as that changes.
     pub fn open(&self) -> Gauge {
         self.open.clone()
+    }
+
+    /// The same, which speaks TLS and nothing else if there is one. A handshake counts as a connection, and
+    /// may take as long as the head of a request.
+    #[must_use]
+    pub fn with_tls(mut self, tls: Option<Arc<Tls>>) -> Self {
+        self.tls = tls;
+        self
     }
 
     /// Its address.
@@ -151,33 +154,48 @@ impl Door {
                 if foreign.is_due() {
                     warn!(
                         peer.address = %peer, times = foreign.tries(),
-                        "who connects, or the address that it found, is not of a network that is served"
+                        "who connects, or the address that it found, is not among those that are served"
                     );
                 }
-                drop(stream.try_write(NOT_SERVED));
+                self.tell(&stream, NOT_SERVED);
                 continue;
             }
-            let places = permit.zip(self.peers.enter(peer, self.bounds.max_per_peer));
+            let max = match self.bounds.served.is_proxy(peer) {
+                true => usize::MAX,
+                false => self.bounds.max_per_peer,
+            };
+            let places = permit.zip(self.peers.enter(peer, max));
             let Some(places) = places else {
                 debug!(peer.address = %peer, "there are as many connections as there may be");
-                // Only what the socket takes at once: nobody waits for such a client.
-                drop(stream.try_write(TOO_MANY));
+                self.tell(&stream, TOO_MANY);
                 continue;
             };
-            let connection = self.connection(stream, stop.clone());
+            let conversation = Conversation {
+                router: self.router.clone(),
+                bounds: self.bounds.clone(),
+                tls: self.tls.clone(),
+                peer,
+                stop: stop.clone(),
+            };
             let open = Open::one_of(&self.open);
             connections.spawn(async move {
                 let _places: (OwnedSemaphorePermit, Place, Open) = (places.0, places.1, open);
-                connection.await;
+                conversation.hold(stream).await;
             });
         }
     }
 
-    /// Whether both ends of a connection are of the network that is served.
+    /// Tells a client why its connection is closed, in the clear: where TLS is spoken it hears nothing, for
+    /// agreeing on keys is what it is refused. Only what the socket takes at once: nobody waits for it.
+    fn tell(&self, stream: &TcpStream, refusal: &[u8]) {
+        if self.tls.is_none() {
+            drop(stream.try_write(refusal));
+        }
+    }
+
     fn serves(&self, stream: &TcpStream, peer: IpAddr) -> bool {
-        let network = self.bounds.network;
         let own = stream.local_addr();
-        network.reaches(peer) && own.is_ok_and(|own| network.reaches(own.ip()))
+        own.is_ok_and(|own| self.bounds.served.admits(peer, own.ip()))
     }
 
     /// The next connection, with its permit if there is one; `None` when it is time to stop.
@@ -208,58 +226,11 @@ impl Door {
         };
         stop.run_until_cancelled(next).await
     }
-
-    fn connection(
-        &self,
-        stream: TcpStream,
-        stop: CancellationToken,
-    ) -> impl Future<Output = ()> + Send + 'static {
-        // Answers are small and someone waits for each.
-        if let Err(error) = stream.set_nodelay(true) {
-            debug!(error.message = %error, "a connection stays without TCP_NODELAY");
-        }
-        let own = stream.local_addr().ok();
-        let router = TowerToHyperService::new(self.router.clone());
-        let service = service_fn(move |mut request: Request<Incoming>| {
-            if let Some(own) = own {
-                request.extensions_mut().insert(OwnEnd(own.ip()));
-            }
-            router.call(request)
-        });
-        let within = self.bounds.one_request_within;
-        let stream = TokioIo::new(StallBound::new(stream, self.bounds.write_timeout));
-        // The bound on the head also ends connections on which nothing is asked any more.
-        let connection = http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(self.bounds.head_timeout)
-            .keep_alive(within.is_none())
-            .serve_connection(stream, service);
-        let served = async move {
-            let mut connection = pin!(connection);
-            let served = tokio::select! {
-                served = connection.as_mut() => served,
-                () = stop.cancelled() => {
-                    connection.as_mut().graceful_shutdown();
-                    connection.await
-                }
-            };
-            if let Err(error) = served {
-                debug!(error.message = %error, "a connection ended early");
-            }
-        };
-        async move {
-            let Some(within) = within else {
-                return served.await;
-            };
-            if tokio::time::timeout(within, served).await.is_err() {
-                debug!("a connection was cut in the middle of its request");
-            }
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::conversation::TLS_REQUIRED;
     use super::*;
 
     #[test]
@@ -267,6 +238,7 @@ mod tests {
         for (refusal, code) in [
             (TOO_MANY, "TOO_MANY_CONNECTIONS"),
             (NOT_SERVED, "FOREIGN_ADDRESS"),
+            (TLS_REQUIRED, "TLS_REQUIRED"),
         ] {
             let text = std::str::from_utf8(refusal).unwrap();
             let (head, body) = text.split_once("\r\n\r\n").unwrap();

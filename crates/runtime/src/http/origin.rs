@@ -1,9 +1,10 @@
 //! Requests of foreign pages are refused.
 //!
-//! The servers have no authentication, and some actions run programs. Where they listen keeps
-//! other machines out, but not the browser of a person on this machine: any page can make it
-//! send requests to a loopback or private address, and a page whose host name is made to point there
-//! can even read the answers. So requests for a foreign host or from a foreign origin are refused.
+//! Where a listener asks nobody who they are, where it listens keeps other machines out, but not the
+//! browser of a person on this machine: any page can make it send requests to a loopback or private
+//! address, and a page whose host name is made to point there can even read the answers. So requests
+//! for a foreign host or from a foreign origin are refused there. A listener that wants a key needs
+//! none of this: no browser adds one by itself.
 
 use std::net::IpAddr;
 
@@ -26,7 +27,7 @@ pub(super) struct OwnEnd(pub(super) IpAddr);
 enum Foreign {
     /// What this header names, where this network is served.
     #[error(
-        "the header `{header}` names another machine; until authentication exists, use {}",
+        "the header `{header}` names another machine; where nobody is asked who they are, use {}",
         names_of(*network)
     )]
     Machine {

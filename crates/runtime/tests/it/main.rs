@@ -4,5 +4,12 @@
     reason = "clippy takes helpers of tests for production code"
 )]
 
+#[path = "../../../testkit/src/certificates.rs"]
+#[expect(
+    unreachable_pub,
+    reason = "the testkit offers it to other crates, and this one may not depend on that"
+)]
+mod certificates;
 mod ops;
 mod process;
+mod tls;
