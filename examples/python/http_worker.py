@@ -19,6 +19,7 @@ import os
 import select
 import signal
 import socket
+import ssl
 import time
 import urllib.parse
 
@@ -31,11 +32,17 @@ TIMEOUT_SECONDS = 5
 class Worker:
     def __init__(self, args):
         self.args, self.stopping = args, False
+        self.tls = ssl.create_default_context(cafile=args.ca_file or None)
+        # TLS 1.3 sends more than answers (tickets for sessions), and this loop takes whatever comes for one.
+        self.tls.maximum_version = ssl.TLSVersion.TLSv1_2
         self.connection = self.connect()  # on which it waits for sections
         self.begin_life()
 
     def connect(self):
-        return http.client.HTTPConnection(urllib.parse.urlsplit(self.args.api).netloc, timeout=TIMEOUT_SECONDS)
+        url = urllib.parse.urlsplit(self.args.api)
+        if url.scheme == "https":
+            return http.client.HTTPSConnection(url.netloc, timeout=TIMEOUT_SECONDS, context=self.tls)
+        return http.client.HTTPConnection(url.netloc, timeout=TIMEOUT_SECONDS)
 
     def begin_life(self):
         self.life = Life(self.args.slots)
@@ -138,6 +145,11 @@ class Worker:
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--api", default=os.environ.get("ATTUNE_URL", "http://127.0.0.1:8080"))
+    parser.add_argument(
+        "--ca-file",
+        default=os.environ.get("ATTUNE_CA_FILE"),
+        help="for https: believe the authorities in this file (PEM), and not those of the system",
+    )
     parser.add_argument("--pool", default="default")
     parser.add_argument("--slots", type=int, default=4)
     parser.add_argument("--lease-seconds", type=int, default=60)

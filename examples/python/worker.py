@@ -17,6 +17,7 @@ import os
 import random
 import signal
 import socket
+import ssl
 import sys
 import time
 import urllib.error
@@ -40,6 +41,7 @@ class Lease:
     def __init__(self, args, worker):
         self.url = args.api.rstrip("/") + "/api/v1/worker/"
         self.args, self.worker = args, worker
+        self.tls = ssl.create_default_context(cafile=args.ca_file or None)
         self.draining = False
         # By the monotonic clock: until then it can be trusted, and then it is to be renewed.
         self.trusted_until, self.due = 0.0, 0.0
@@ -52,7 +54,7 @@ class Lease:
             method="POST",
         )
         try:
-            with urllib.request.urlopen(request, timeout=3) as response:
+            with urllib.request.urlopen(request, timeout=3, context=self.tls) as response:
                 text = response.read()
         except urllib.error.HTTPError as error:
             problem = error.read().decode(errors="replace")
@@ -258,6 +260,11 @@ def arguments():
         "--amqp", default=os.environ.get("ATTUNE_AMQP_URL", "amqp://127.0.0.1:5672/%2f")
     )
     parser.add_argument("--api", default=os.environ.get("ATTUNE_URL", "http://127.0.0.1:8080"))
+    parser.add_argument(
+        "--ca-file",
+        default=os.environ.get("ATTUNE_CA_FILE"),
+        help="for https: believe the authorities in this file (PEM), and not those of the system",
+    )
     parser.add_argument("--prefix", default="", help="what broker.prefix is set to")
     parser.add_argument("--pool", default="default")
     parser.add_argument("--slots", type=int, default=4)

@@ -143,6 +143,8 @@ pub(crate) struct HealthArguments {
     /// http://127.0.0.1:8081.
     #[arg(long, value_name = "URL")]
     pub(crate) url: Option<String>,
+    #[command(flatten)]
+    pub(crate) trust: attune_cli::Trust,
     /// Ask until the answer is yes, for so many seconds at most.
     #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = attune_cli::seconds::<u64>)]
     pub(crate) wait: u64,
@@ -219,6 +221,8 @@ mod tests {
             (&[][..], "config", CONFIG_VARIABLE),
             (&["queues"], "url", "ATTUNE_URL"),
             (&["action"], "url", "ATTUNE_URL"),
+            (&["action"], "ca_file", "ATTUNE_CA_FILE"),
+            (&["health"], "client_cert_file", "ATTUNE_CLIENT_CERT_FILE"),
             (&["action", "apply"], "who", "USER"),
         ] {
             assert!(of(path, arg, ""), "{variable} is read");

@@ -19,7 +19,7 @@ pub(crate) async fn run(settings: &Settings, arguments: &HealthArguments) -> Exi
     let asked = match base(settings, arguments.url.as_deref()) {
         Ok(base) => {
             let patience = Duration::from_secs(arguments.wait);
-            attune_cli::probe_for(&format!("{base}{path}"), patience).await
+            attune_cli::probe_for(&format!("{base}{path}"), patience, &arguments.trust).await
         }
         Err(why) => Err(why),
     };

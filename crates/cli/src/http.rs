@@ -16,6 +16,7 @@ use serde::de::DeserializeOwned;
 
 use super::Failure;
 use super::render::one_line;
+use super::trust::{self, Trust};
 
 /// How long to wait for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -127,7 +128,7 @@ impl Arrival {
 
 impl Http {
     /// A client that waits up to `patience` for a server that does not listen yet.
-    pub(super) fn new(url: &str, patience: Duration) -> Result<Self, Failure> {
+    pub(super) fn new(url: &str, patience: Duration, trust: &Trust) -> Result<Self, Failure> {
         let base: Url = url
             .parse()
             .ok()
@@ -149,7 +150,9 @@ impl Http {
             // A proxy that the environment names cannot reach this machine's own addresses.
             builder = builder.no_proxy();
         }
-        let client = builder
+        let client = trust
+            .apply(builder)
+            .map_err(Failure::usage)?
             .build()
             .map_err(|error| Failure::usage(format!("no HTTP client: {error}")))?;
         let arrival = Arc::new(Arrival {
@@ -364,7 +367,20 @@ impl Http {
 
     fn no_answer(&self, error: reqwest::Error) -> CallError {
         let refused = error.is_connect();
+        let objection = trust::objection(&error);
         let cause = anyhow::Error::new(error.without_url());
+        match objection {
+            Some(words) if refused => {
+                let words = format!("no TLS with {}: {words}", self.shown());
+                return CallError::Unreachable(words);
+            }
+            // The other side says so when this one believes that all is agreed on.
+            Some(words) => {
+                let words = format!("no answer from {}: {words}", self.shown());
+                return CallError::Unknown(words);
+            }
+            None => {}
+        }
         if refused {
             return CallError::Unreachable(format!(
                 "no server at {}: {}; is it running? (--url, ATTUNE_URL)",
@@ -436,7 +452,7 @@ mod tests {
         ] {
             assert_eq!(without_credentials(url), shown);
         }
-        let refused = Http::new("ftp://user:SECRET@host", Duration::ZERO);
+        let refused = Http::new("ftp://user:SECRET@host", Duration::ZERO, &Trust::default());
         assert!(!format!("{:?}", refused.err()).contains("SECRET"));
     }
 }

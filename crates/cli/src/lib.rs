@@ -37,6 +37,7 @@ mod submit;
 mod submit_wait;
 #[cfg(test)]
 mod tests;
+mod trust;
 mod waits;
 mod yaml;
 
@@ -65,6 +66,7 @@ use self::submit::SubmitArguments;
 
 pub use self::keys::{KeyFailure, Keys, KeysArguments};
 pub use self::probe::probe_for;
+pub use self::trust::Trust;
 
 /// Shown below the options of every client command.
 const EXIT_CODES: &str = "Exit codes:
@@ -124,6 +126,8 @@ pub(crate) struct Connect {
     /// key itself instead; there is no option for that, since everybody on a machine sees options.
     #[arg(long, global = true, env = KEY_FILE_VARIABLE, value_name = "FILE")]
     key_file: Option<PathBuf>,
+    #[command(flatten)]
+    trust: Trust,
     /// Write one JSON document to stdout instead of tables.
     #[arg(long, global = true)]
     json: bool,
@@ -328,7 +332,8 @@ async fn execute(command: ClientCommand) -> Result<Output, Failure> {
         ClientCommand::Keys(arguments) => &arguments.connect,
         ClientCommand::Audit(arguments) => &arguments.connect,
     };
-    let mut http = Http::new(&connect.url, Duration::from_secs(connect.connect_timeout))?;
+    let patience = Duration::from_secs(connect.connect_timeout);
+    let mut http = Http::new(&connect.url, patience, &connect.trust)?;
     if let Some(key) = connect.key()? {
         http = http.with_key(&key)?;
     }

@@ -7,6 +7,7 @@ use reqwest::{Client, StatusCode, redirect};
 
 use super::http::{install_tls, without_credentials};
 use super::render::one_line;
+use super::trust::{self, Trust};
 
 /// How long an answer may take, its body included: whoever runs this asks again soon. A process whose
 /// server does not answer says so after three seconds.
@@ -20,18 +21,20 @@ const MAX_ANSWER: usize = 16 * 1024;
 ///
 /// # Errors
 /// In words for people: there is no answer in time, or it is not 200; then with its body.
-async fn probe(url: &str) -> Result<(), String> {
+async fn probe(url: &str, trust: &Trust) -> Result<(), String> {
     install_tls();
     let shown = without_credentials(url);
     // Probes are where they are: what sends elsewhere is another server, whose answer says nothing.
     let client = Client::builder()
         .timeout(TIMEOUT)
         .no_proxy()
-        .redirect(redirect::Policy::none())
-        .build();
+        .redirect(redirect::Policy::none());
+    let client = trust.apply(client)?.build();
     let client = client.map_err(|error| format!("no HTTP client: {error}"))?;
     let failed = |error: reqwest::Error| {
-        let cause = error.source().map(|cause| format!(": {cause}"));
+        let cause = trust::objection(&error);
+        let cause = cause.or_else(|| error.source().map(ToString::to_string));
+        let cause = cause.map(|cause| format!(": {cause}"));
         format!("{shown} does not answer{}", cause.unwrap_or_default())
     };
     let mut answer = client.get(url).send().await.map_err(failed)?;
@@ -50,14 +53,15 @@ async fn probe(url: &str) -> Result<(), String> {
     Err(format!("{shown} answers {status}: {body}"))
 }
 
-/// Asks again and again until the answer is yes, for so long at most; once at least.
+/// Asks again and again until the answer is yes, for so long at most; once at least. Over https it
+/// believes whom `trust` says.
 ///
 /// # Errors
 /// The last answer, as [`probe`].
-pub async fn probe_for(url: &str, patience: Duration) -> Result<(), String> {
+pub async fn probe_for(url: &str, patience: Duration, trust: &Trust) -> Result<(), String> {
     let began = Instant::now();
     loop {
-        let asked = probe(url).await;
+        let asked = probe(url, trust).await;
         if asked.is_ok() || began.elapsed() >= patience {
             return asked;
         }
@@ -89,12 +93,12 @@ mod tests {
             }
         });
         let url = format!("http://u:hunter2@{address}/readyz");
-        let why = probe(&url).await.unwrap_err();
+        let why = probe(&url, &Trust::default()).await.unwrap_err();
         let expected = format!("http://***@{address}/readyz answers 302 Found");
         assert!(why.starts_with(&expected), "{why}");
-        assert_eq!(probe(&url).await, Ok(()));
+        assert_eq!(probe(&url, &Trust::default()).await, Ok(()));
         answering.await.unwrap();
-        let why = probe(&url).await.unwrap_err();
+        let why = probe(&url, &Trust::default()).await.unwrap_err();
         assert!(why.contains("does not answer"), "{why}");
         assert!(!why.contains("hunter2"), "{why}");
     }
@@ -112,8 +116,12 @@ mod tests {
                 stream.shutdown().await.unwrap();
             }
         });
-        probe_for(&url, Duration::from_secs(60)).await.unwrap();
+        probe_for(&url, Duration::from_secs(60), &Trust::default())
+            .await
+            .unwrap();
         answering.await.unwrap();
-        probe_for(&url, Duration::ZERO).await.unwrap_err();
+        probe_for(&url, Duration::ZERO, &Trust::default())
+            .await
+            .unwrap_err();
     }
 }

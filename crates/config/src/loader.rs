@@ -21,10 +21,12 @@ const PREFIX: &str = "ATTUNE__";
 
 /// Variables of Attune that are no settings: what a worker hands to the programs that it runs,
 /// and what tests, scripts, examples and `docker/compose.yaml` use.
-const OTHER_VARIABLES: [&str; 18] = [
+const OTHER_VARIABLES: [&str; 20] = [
     "ATTUNE_AMQP_URL",
     "ATTUNE_API_PORT",
     "ATTUNE_BIN",
+    "ATTUNE_CA_FILE",
+    "ATTUNE_CLIENT_CERT_FILE",
     "ATTUNE_CONFIG",
     "ATTUNE_GUARD",
     "ATTUNE_IMAGE",

@@ -59,4 +59,5 @@ mod runs;
 mod stranger;
 mod support;
 mod takeovers;
+mod tls;
 mod tours;

@@ -259,6 +259,8 @@ fn variables_that_look_like_settings_are_warned_about() {
             ("ATTUNE_PARAMETERS_FILE", "x"),
             ("ATTUNE_SERVICES_DIR", "x"),
             ("ATTUNE_URL", "x"),
+            ("ATTUNE_CA_FILE", "x"),
+            ("ATTUNE_CLIENT_CERT_FILE", "x"),
             ("ATTUNE_AMQP_URL", "x"),
             ("ATTUNE_IMAGE", "x"),
             ("ATTUNE_WORKER_IMAGE", "x"),
