@@ -54,6 +54,24 @@ clean_up() {
 }
 
 attune() { "$ATTUNE_BIN" "$@"; }
+
+# make_key PROFILE SERVICE: sets the key by which `attune` asks from here on.
+make_key() {
+    compose "$1" run --rm -T "$2" keys create "try-$2" --role admin --database
+    # What compose says stands in the log, the key as a line of its own.
+    ATTUNE_KEY="$(grep -oE '^atk_[A-Za-z0-9_-]+' "$TRY_DIR/compose.log" | tail -n1)"
+    [[ -n $ATTUNE_KEY ]] || die "no key was made"
+    export ATTUNE_KEY
+}
+
+# check_tls: who does not know the authority, or speaks no TLS, gets no further.
+check_tls() {
+    local said
+    said="$(env --unset ATTUNE_CA_FILE "$ATTUNE_BIN" queues --url "$ATTUNE_URL" 2>&1)" && die "a stranger's certificate is believed"
+    [[ $said == *"--ca-file"* ]] || die "without the authority: $said"
+    said="$("$ATTUNE_BIN" queues --url "${ATTUNE_URL/https/http}" 2>&1)" && die "plain HTTP is served"
+    [[ $said == *TLS_REQUIRED* ]] || die "in the clear: $said"
+}
 # One value of the database.
 sql() { podman exec "${PROJECT}_postgres_1" psql -XAtq -U attune -d attune -c "$1"; }
 
@@ -148,6 +166,9 @@ check_secrets() {
     cp "$TRY_DIR/docker/make-secrets" "$TRY_DIR/other"
     echo 'p@ss/w:rd' >"$TRY_DIR/other/secrets/postgres_password"
     ! "$TRY_DIR/other/make-secrets" >/dev/null 2>&1 || die "make-secrets takes a password that fits into no URL"
+    openssl verify -CAfile "$TRY_DIR/docker/secrets/api_ca.pem" -verify_hostname api \
+        "$TRY_DIR/docker/secrets/api_cert.pem" >/dev/null || die "make-secrets makes a certificate that nobody believes"
+    [[ "$(stat -c %a "$TRY_DIR/docker/secrets/api_ca_key.pem")" == 400 ]] || die "others can read the key of the authority"
     [[ "$(stat -c %a "$TRY_DIR/docker/secrets")" == 700 ]] || die "others can enter the folder of the secrets"
 }
 
@@ -183,6 +204,9 @@ run_cluster() {
     began="$(now_ms)"
     compose cluster up -d --scale worker=2
     say "compose up returned after $(($(now_ms) - began)) ms"
+    await 180 "the API" attune health --url "$ATTUNE_URL"
+    make_key cluster api
+    check_tls
     await 180 "a first execution" attune submit core.echo -p message=hi --wait
     say "first execution done $(($(now_ms) - began)) ms after the start of compose up"
     check_ports
@@ -228,6 +252,8 @@ run_single() {
     local began
     began="$(now_ms)"
     compose single up -d standalone
+    await 60 "the API of the profile single" attune health --live --url "$ATTUNE_URL"
+    make_key single standalone
     await 60 "an execution of the profile single" attune submit core.echo -p message=hi --wait
     say "single: first execution done $(($(now_ms) - began)) ms after the start of compose up"
     [[ "$(containers)" == "${PROJECT}_standalone_1" ]] || die "the profile single starts $(containers)"
@@ -259,7 +285,12 @@ follow() {
 
 # A first execution of the page's cluster, or one more; sets ID.
 submit_there() {
-    page docker compose exec api attune submit core.echo -p message=hi --wait --json
+    # The page made it, in a shell of its own.
+    [[ -n ${PAGE_KEY:-} ]] || {
+        page docker compose run --rm -T api keys create page --role operator --database
+        PAGE_KEY="$(grep -oE '^atk_[A-Za-z0-9_-]+' "$TRY_DIR/page.log" | tail -n1)"
+    }
+    page docker compose exec -e "ATTUNE_KEY=$PAGE_KEY" api attune submit core.echo -p message=hi --wait --json
     ID="$(grep -oE '"id": ?"?[0-9]+' "$TRY_DIR/page.log" | grep -oE '[0-9]+' | head -n1)"
     [[ -n $ID ]] || die "no id in the answer: $(<"$TRY_DIR/page.log")"
 }
@@ -306,8 +337,8 @@ END
     submit_there
     follow "pg_restore"
     await 120 "work goes on after the restore" does_work_there
-    page docker compose exec api attune executions show "$kept"
-    ! (page docker compose exec api attune executions show "$ID") 2>/dev/null ||
+    page docker compose exec -e "ATTUNE_KEY=$PAGE_KEY" api attune executions show "$kept"
+    ! (page docker compose exec -e "ATTUNE_KEY=$PAGE_KEY" api attune executions show "$ID") 2>/dev/null ||
         die "execution $ID is younger than the backup, and is there"
     follow "ALTER ROLE"
     await 120 "work goes on with new passwords" does_work_there
@@ -324,7 +355,9 @@ ATTUNE_IMAGE=$IMAGE ATTUNE_WORKER_IMAGE=$WORKER_IMAGE
 ATTUNE_POSTGRES_IMAGE="$("$ROOT/scripts/containers" image postgres)"
 ATTUNE_RABBITMQ_IMAGE="$("$ROOT/scripts/containers" image rabbitmq)"
 ATTUNE_API_PORT="$(free_port)"
-ATTUNE_URL="http://127.0.0.1:$ATTUNE_API_PORT"
+ATTUNE_URL="https://127.0.0.1:$ATTUNE_API_PORT"
+ATTUNE_CA_FILE="$TRY_DIR/docker/secrets/api_ca.pem"
+export ATTUNE_CA_FILE
 export ATTUNE_IMAGE ATTUNE_WORKER_IMAGE ATTUNE_POSTGRES_IMAGE ATTUNE_RABBITMQ_IMAGE ATTUNE_API_PORT ATTUNE_URL
 mkdir "$TRY_DIR/docker"
 cp "$ROOT"/docker/{compose.yaml,compose.podman.yaml,init-postgres,make-secrets} "$TRY_DIR/docker"
