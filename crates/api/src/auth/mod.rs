@@ -14,6 +14,7 @@ use std::time::Duration;
 use attune_core::input::check_text;
 use attune_core::{Auth, PolicyTarget, RequestId};
 use attune_identity::{Key, Permission, Principal, Rate, Rates};
+use attune_runtime::http::Client;
 use attune_store::audit::what;
 use attune_store::{AuditStore, NewAudit};
 use axum::extract::{FromRequestParts, MatchedPath, OptionalFromRequestParts, Request, State};
@@ -434,8 +435,8 @@ async fn judge(gate: &Arc<Gate>, asked: Asked<'_>, path: &str) -> Result<Option<
 }
 
 /// The machine from which a request comes.
-fn peer_of(_request: &Request) -> Peer {
-    None
+fn peer_of(request: &Request) -> Peer {
+    request.extensions().get::<Client>().map(|client| client.0)
 }
 
 /// A refusal with the header that belongs to it.
