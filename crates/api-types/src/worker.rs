@@ -29,6 +29,11 @@ pub struct LeaseRequest {
     #[serde(default, deserialize_with = "or_null")]
     #[schema(nullable)]
     pub draining: bool,
+    /// The user of the broker as whom it publishes what it has to say. Needed where the broker vouches for users
+    /// (`broker.require_user_id`): what another user says in its name counts for nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 255)]
+    pub broker_user: Option<String>,
 }
 
 /// The lease of a worker.

@@ -134,7 +134,7 @@ impl Polls {
 
     async fn run(self: Arc<Self>, worker: WorkerId, pool: String, mut calls: mpsc::Receiver<Poll>) {
         let subscription = Subscription {
-            topic: Topic::Link(worker),
+            topic: Topic::link(&*pool, worker),
             prefetch: PREFETCH,
         };
         match self.bus.subscribe(subscription).await {

@@ -13,6 +13,7 @@ use crate::bench::BenchArguments;
 use crate::check_history::CheckHistoryArguments;
 use crate::demo::DemoArguments;
 use crate::demo::program::DemoProgram;
+use crate::topology::TopologyCommand;
 use attune_cli::ClientCommand;
 
 /// How the program was built, and the bug that is planted in it.
@@ -79,9 +80,12 @@ pub(crate) enum Command {
     /// Run executions.
     Worker,
     /// Bring the database's schema up to date.
-    Migrate(MigrateArguments),
+    Migrate(MigrateCommand),
     /// Fence off what was before the database was set back: once after a restore, before anything starts.
     RestoreFence(RestoreFenceArguments),
+    /// Declare what is on the broker, and say who may do what there.
+    #[command(subcommand)]
+    Topology(TopologyCommand),
     /// Measure throughput and delays with limits on, and check order and limits.
     Bench(BenchArguments),
     /// Judge from what all processes recorded whether the promises were kept.
@@ -120,6 +124,20 @@ pub(crate) struct MigrateArguments {
     /// Give up when PostgreSQL does not answer within so many seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = attune_cli::seconds::<u64>)]
     pub(crate) give_up_after: u64,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct MigrateCommand {
+    #[command(flatten)]
+    pub(crate) patience: MigrateArguments,
+    /// Make roles of the database for the parts of the system too, and grant each what it needs and no more: groups
+    /// whose names begin with PREFIX. Whoever asks owns the tables and may make roles.
+    #[arg(long, value_name = "PREFIX", num_args = 0..=1, default_missing_value = "attune_")]
+    pub(crate) grants: Option<String>,
+    /// With --grants: a pool whose workers log in as members of PREFIXpool_POOL; may be given several times. Not
+    /// given: worker.pool.
+    #[arg(long = "pool", value_name = "POOL", requires = "grants")]
+    pub(crate) pools: Vec<String>,
 }
 
 #[derive(Debug, Args)]

@@ -78,6 +78,15 @@ fn exposures(settings: &Settings, roles: &[Role]) -> Vec<String> {
             ));
         }
     }
+    if settings.wiring == Wiring::PostgresRabbitmq
+        && settings.broker.require_user_id == Some(false)
+        && !settings.broker.is_near()
+    {
+        found.push(
+            "broker.require_user_id is false: whoever may publish to the broker may say of any run that it has ended"
+                .to_owned(),
+        );
+    }
     let broker = settings.broker.url.expose();
     if settings.wiring == Wiring::PostgresRabbitmq
         && settings.broker.network == Network::Private

@@ -12,6 +12,7 @@ mod keys_command;
 mod manual;
 mod parts;
 mod roles;
+mod topology;
 
 use std::io::Write as _;
 use std::pin::pin;
@@ -25,7 +26,9 @@ use attune_config::{Loaded, Loader, LogFormat, Settings, Wiring};
 use attune_runtime::{Shutdown, telemetry};
 use attune_store::{Store, StoreError};
 
-use crate::cli::{Cli, Command, ConfigCommand, GuardArguments, MigrateArguments, RunHttpArguments};
+use crate::cli::{
+    Cli, Command, ConfigCommand, GuardArguments, MigrateArguments, MigrateCommand, RunHttpArguments,
+};
 use crate::roles::Role;
 
 /// How long a thread waits for something that blocks. When none is left and the machine has no room
@@ -183,6 +186,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             let program = fence::program(cli.config.as_deref(), &cli.set);
             fence::restore_fence(settings, &program, &arguments).await
         }
+        Command::Topology(ref command) => topology::run(settings, command).await,
         Command::Demo(ref arguments) => demo::run(settings, arguments).await,
         Command::Bench(ref arguments) => bench::run(settings, arguments).await,
         Command::Config(ConfigCommand::Print { json }) => {
@@ -217,6 +221,7 @@ fn start_log(command: &Command, loaded: &Loaded) -> anyhow::Result<telemetry::Lo
             | Command::Bench(_)
             | Command::Migrate(_)
             | Command::RestoreFence(_)
+            | Command::Topology(_)
             | Command::Config(_)
     );
     let level = if ends && !was_set(loaded, "log.level") {
@@ -305,8 +310,12 @@ where
     done.map(|()| ExitCode::SUCCESS)
 }
 
-async fn migrate(settings: &Settings, arguments: &MigrateArguments) -> anyhow::Result<ExitCode> {
-    with_store(settings, "migrate", arguments, async |store| {
+async fn migrate(settings: &Settings, command: &MigrateCommand) -> anyhow::Result<ExitCode> {
+    let roles = match &command.grants {
+        Some(prefix) => Some(parts::roles(settings, prefix, &command.pools)?),
+        None => None,
+    };
+    with_store(settings, "migrate", &command.patience, async |store| {
         let before = match store.check().await {
             // Who cannot look at the schema, because somebody has locked it, would wait for as long as
             // that, and what starts after this with it.
@@ -334,6 +343,10 @@ async fn migrate(settings: &Settings, arguments: &MigrateArguments) -> anyhow::R
             Err(_) => ": migrations were applied",
         };
         say(&format!("the schema is up to date{done}"));
+        if let Some(roles) = &roles {
+            parts::grant(settings, roles).await?;
+            say("the roles of the database have what they need");
+        }
         Ok(())
     })
     .await

@@ -4,14 +4,15 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::{Context as _, anyhow, bail, ensure};
 use attune_bus::{Bus, BusError, BusFigures, Measured, MemoryBus, Topic};
-use attune_bus_rabbitmq::{QueueType, RabbitBus, RabbitOptions};
+use attune_bus_rabbitmq::{Declaring, QueueType, RabbitBus, RabbitOptions, TlsFiles};
 use attune_config::{Settings, Wiring};
 use attune_core::PartitionId;
+use attune_routing::Senders;
 use attune_runtime::{Shutdown, error_chain, retry_until_ready};
 use attune_store::{Store, StoreError};
-use attune_store_postgres::{PostgresOptions, PostgresStore};
+use attune_store_postgres::{PostgresOptions, PostgresStore, Roles};
 use attune_store_sqlite::{SqliteOptions, SqliteStore};
 
 /// What the services work on.
@@ -144,13 +145,8 @@ pub(crate) async fn store(
             Ok(Arc::new(store))
         }
         Wiring::PostgresRabbitmq => {
-            let database = &settings.database;
-            let mut options = PostgresOptions::new(database.url.expose());
-            options.application_name = format!("attune-{role}");
-            options.general_connections = database.max_connections;
-            options.acquire_timeout = database.acquire_timeout();
-            options.statement_timeout = database.statement_timeout();
-            let what = format!("PostgreSQL at {}", database.url.endpoint());
+            let options = postgres_options(settings, role)?;
+            let what = format!("PostgreSQL at {}", settings.database.url.endpoint());
             let cause = Mutex::new(String::new());
             let opened = retry_until_ready(&what, shutdown, || async {
                 let connected = PostgresStore::connect(options.clone()).await;
@@ -168,6 +164,45 @@ pub(crate) async fn store(
             Ok(Arc::new(store.context("database.url cannot be used")?))
         }
     }
+}
+
+/// How to reach the database that the settings name.
+fn postgres_options(settings: &Settings, role: &str) -> anyhow::Result<PostgresOptions> {
+    let database = &settings.database;
+    let mut options = PostgresOptions::new(database.url.expose());
+    options.application_name = format!("attune-{role}");
+    options.general_connections = database.max_connections;
+    options.acquire_timeout = database.acquire_timeout();
+    options.statement_timeout = database.statement_timeout();
+    // What only looks at the database says nothing on the broker.
+    options.broker_user = match role {
+        "migrate" | "restore-fence" => None,
+        _ => own_user(settings, role)?,
+    };
+    Ok(options)
+}
+
+/// The roles of the database that are asked for.
+pub(crate) fn roles(settings: &Settings, prefix: &str, pools: &[String]) -> anyhow::Result<Roles> {
+    ensure!(
+        settings.wiring == Wiring::PostgresRabbitmq,
+        "--grants: `wiring: embedded` has a file and no roles"
+    );
+    let pools = match pools {
+        [] => std::slice::from_ref(&settings.worker.pool),
+        pools => pools,
+    };
+    Roles::new(prefix, pools).context("--grants")
+}
+
+/// Grants the roles of the database what they need.
+pub(crate) async fn grant(settings: &Settings, roles: &Roles) -> anyhow::Result<()> {
+    let store = PostgresStore::connect(postgres_options(settings, "migrate")?).await?;
+    let granted = store.grant(roles).await;
+    store.close().await;
+    granted.context(
+        "--grants: the roles could not be made (it takes CREATEROLE and the tables' owner)",
+    )
 }
 
 /// Where the embedded wiring has everything.
@@ -232,7 +267,46 @@ pub(crate) fn rabbit_options(settings: &Settings, role: &str) -> RabbitOptions {
     options.publish_timeout = broker.publish_timeout();
     options.max_message_bytes = broker.max_message_bytes;
     options.connection_name = format!("attune-{role}");
+    options.names_user = broker.requires_user_id();
+    options.declaring = match broker.topology {
+        attune_config::BrokerTopology::Apply => Declaring::Apply,
+        attune_config::BrokerTopology::Passive => Declaring::Passive,
+    };
+    let tls = &broker.tls;
+    options.tls = TlsFiles {
+        ca: tls.ca_file.clone(),
+        cert: tls.cert_file.clone(),
+        key: tls.key_file.clone(),
+    };
     options
+}
+
+/// Who may say what on the bus.
+pub(crate) fn senders(settings: &Settings, role: &str) -> anyhow::Result<Senders> {
+    let broker = &settings.broker;
+    if settings.wiring == Wiring::Embedded {
+        return Ok(Senders::default());
+    }
+    Ok(Senders {
+        required: broker.requires_user_id(),
+        own: own_user(settings, role)?,
+        impersonators: broker.impersonators.iter().cloned().collect(),
+    })
+}
+
+/// The user as whom the broker vouches for what this process says, where it does.
+fn own_user(settings: &Settings, role: &str) -> anyhow::Result<Option<String>> {
+    if !settings.broker.requires_user_id() {
+        return Ok(None);
+    }
+    let user = rabbit_options(settings, role).user()?;
+    let Some(user) = user else {
+        bail!(
+            "broker.url logs in by certificate, which does not say as whom: set broker.require_user_id to \
+             false, or log in with a user and a password"
+        );
+    };
+    Ok(Some(user))
 }
 
 /// Lets only errors that may pass be tried again.

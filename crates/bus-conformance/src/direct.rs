@@ -15,7 +15,7 @@ use attune_bus::{Bus, Outgoing, PublishError, Refusal, Topic};
 /// One of each kind, of somebody nobody else knows.
 fn direct_topics() -> [Topic; 2] {
     [
-        Topic::Link(WorkerId::fresh()),
+        Topic::link("default", WorkerId::fresh()),
         Topic::Reports(OwnerId::fresh()),
     ]
 }
@@ -124,7 +124,12 @@ pub async fn a_direct_topic_without_subscriber_is_unroutable(bus: Arc<dyn Bus>) 
 /// their ids are the same.
 pub async fn direct_topics_do_not_mix(bus: Arc<dyn Bus>) {
     let ids = [(); 2].map(|()| Uuid::now_v7());
-    let topics = ids.map(|id| [Topic::Link(WorkerId(id)), Topic::Reports(OwnerId(id))]);
+    let topics = ids.map(|id| {
+        [
+            Topic::link("default", WorkerId(id)),
+            Topic::Reports(OwnerId(id)),
+        ]
+    });
     let topics = topics.as_flattened();
     let mut subscribers = Vec::new();
     for topic in topics {

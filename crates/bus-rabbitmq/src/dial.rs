@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use attune_runtime::Counter;
-use lapin::tcp::{AMQPUriTcpExt, AsyncTcpStream, TLSConfig};
+use lapin::tcp::{AMQPUriTcpExt, AsyncTcpStream, OwnedTLSConfig};
 use lapin::uri::AMQPUri;
 use lapin::{Connection, ConnectionProperties};
 use tokio::time::timeout;
@@ -29,6 +29,8 @@ pub(crate) struct Dialer {
     pub(crate) timeout: Duration,
     /// Counts the connections in place of one that was lost.
     pub(crate) reconnects: Counter,
+    /// Who vouches for whom.
+    pub(crate) tls: Arc<OwnedTLSConfig>,
 }
 
 /// An open connection.
@@ -59,7 +61,7 @@ impl Dialer {
         let late = || io::Error::new(io::ErrorKind::TimedOut, "no answer in time");
         let socket = Socket::default();
         let (held, limit) = (socket.clone(), self.timeout);
-        let endpoint = self.endpoint.clone();
+        let (endpoint, tls) = (self.endpoint.clone(), Arc::clone(&self.tls));
         // lapin's own recovery stays off (the default): after a closed channel or a half-open
         // connection its consumers can fall silent for good, without an error and without an end.
         let properties = ConnectionProperties::default()
@@ -72,7 +74,7 @@ impl Dialer {
             stream::runtime(),
             async move |uri: AMQPUri, _| {
                 // lapin sets no limit for connecting, here or in the handshake below.
-                let stream = uri.connect_with_config_async(TLSConfig::default(), &tokio);
+                let stream = uri.connect_with_config_async(tls.as_ref().as_ref(), &tokio);
                 let stream = timeout(limit, stream).await.map_err(|_| late())??;
                 let socket = match &stream {
                     AsyncTcpStream::Plain(plain) => plain.get_ref().as_fd(),

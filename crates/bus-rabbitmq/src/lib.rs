@@ -45,7 +45,9 @@ mod publisher;
 mod rebinding;
 mod removal;
 mod replies;
+mod rights;
 mod stream;
+mod tls;
 mod topology;
 mod window;
 
@@ -73,7 +75,9 @@ use crate::rebinding::{Rebinding, RebindingTask};
 use crate::replies::Replies;
 use crate::topology::Topology;
 
-pub use crate::options::{BrokerUrl, QueueType, RabbitOptions};
+pub use crate::options::{BrokerUrl, Declaring, QueueType, RabbitOptions};
+pub use crate::rights::{Account, KeyPermission, Permission};
+pub use crate::tls::TlsFiles;
 
 /// A bus on RabbitMQ 3.10 or newer. Dropping it closes it without waiting.
 pub struct RabbitBus {
@@ -151,11 +155,13 @@ impl RabbitBus {
     /// exists with other arguments.
     pub async fn connect(options: RabbitOptions) -> Result<Self, BusError> {
         let endpoint = Endpoint::of(&options)?;
+        let tls = Arc::new(options.tls.read()?);
         let dialer = |direction: &str| Dialer {
             endpoint: endpoint.clone(),
             name: format!("{} {direction}", options.connection_name),
             timeout: options.connect_timeout,
             reconnects: options.reconnects.clone(),
+            tls: Arc::clone(&tls),
         };
         let (publish, consume) = (dialer("publish"), dialer("consume"));
         let (for_publishing, for_consuming) = tokio::try_join!(publish.dial(), consume.dial())?;
@@ -342,7 +348,7 @@ impl Bus for RabbitBus {
             return Err(BusError::Closed);
         }
         let how = match topic {
-            Topic::Reply(_) | Topic::Link(_) | Topic::Reports(_) => Declaration::Sending,
+            Topic::Reply(_) | Topic::Link(..) | Topic::Reports(_) => Declaration::Sending,
             // Nothing can be kept before somebody is there.
             _ if !topic.is_kept() => return Ok(()),
             _ => Declaration::Whole,

@@ -64,6 +64,9 @@ fn translate(topology: &Topology, message: Outgoing) -> Result<Prepared, Cause> 
         // 2 survives a restart of the broker; the rest is of use for a moment only, or is sent again.
         .with_delivery_mode(if is_lasting { 2 } else { 1 })
         .with_message_id(message_id.to_string().into());
+    if let Some(user) = topology.user() {
+        properties = properties.with_user_id(short(user.to_owned())?);
+    }
     if let Some(address) = reply_to {
         properties = properties.with_reply_to(short(address)?);
     }
@@ -176,9 +179,9 @@ mod tests {
             (Topic::Hello, "attune.executions", "worker.hello", false, 1),
             (Topic::Reply("there".to_owned()), "", "there", false, 1),
             (
-                Topic::Link(WorkerId(Uuid::from_u128(7))),
-                "attune.workers",
-                &id,
+                Topic::link("default", WorkerId(Uuid::from_u128(7))),
+                "attune.lives",
+                &format!("default.{id}"),
                 true,
                 1,
             ),

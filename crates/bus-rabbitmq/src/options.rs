@@ -6,8 +6,10 @@ use std::time::Duration;
 use attune_bus::BusError;
 use attune_core::Network;
 use attune_runtime::Counter;
-use lapin::uri::{AMQPScheme, AMQPUri};
+use lapin::uri::{AMQPScheme, AMQPUri, SASLMechanism};
 use url::{Host, Url};
+
+use crate::tls::TlsFiles;
 
 /// What a broker's URL looks like, for messages.
 const SHAPE: &str = "amqp://USER:PASSWORD@HOST:PORT/VHOST (amqps:// for TLS)";
@@ -42,6 +44,21 @@ pub struct RabbitOptions {
     pub network: Network,
     /// Counts the connections that are made in place of one that was lost.
     pub reconnects: Counter,
+    /// Certificates for `amqps://`.
+    pub tls: TlsFiles,
+    /// Whether every message names the user of the URL, so that the broker vouches for it.
+    pub names_user: bool,
+    /// Whether exchanges and queues that stay are declared.
+    pub declaring: Declaring,
+}
+
+/// Who makes the exchanges and queues that stay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Declaring {
+    /// Whoever needs them, with its own rights.
+    Apply,
+    /// Somebody else, before: they are looked for and not changed, which needs no right.
+    Passive,
 }
 
 impl RabbitOptions {
@@ -61,7 +78,28 @@ impl RabbitOptions {
             connection_name: "attune".to_owned(),
             network: Network::Loopback,
             reconnects: Counter::default(),
+            tls: TlsFiles::default(),
+            names_user: false,
+            declaring: Declaring::Apply,
         }
+    }
+
+    /// The user as whom the broker knows who connects, where the URL says so: a login by certificate does not.
+    ///
+    /// # Errors
+    /// [`BusError::Refused`] when the URL cannot be used.
+    pub fn user(&self) -> Result<Option<String>, BusError> {
+        let uri = Endpoint::of(self)?.uri;
+        let by_name = !matches!(uri.query.auth_mechanism, Some(SASLMechanism::External));
+        Ok(by_name.then_some(uri.authority.userinfo.username))
+    }
+
+    /// The virtual host.
+    ///
+    /// # Errors
+    /// [`BusError::Refused`] when the URL cannot be used.
+    pub fn vhost(&self) -> Result<String, BusError> {
+        Ok(Endpoint::of(self)?.uri.vhost)
     }
 
     /// Where on a broker messages meet: the virtual host and the prefix, in words. Those of one

@@ -20,7 +20,7 @@ use uuid::Uuid;
 
 use crate::cause::Cause;
 use crate::mark::{self, MARK};
-use crate::options::{Endpoint, QueueType, RabbitOptions};
+use crate::options::{Declaring, Endpoint, QueueType, RabbitOptions};
 
 /// Practically no limit. The broker counts every unacknowledged delivery of a consumer that goes,
 /// the whole prefetch window each time, so an error that lasts (a store that refuses to commit)
@@ -41,16 +41,17 @@ const STATS_BYTES: i64 = 16 << 20;
 const DELIVERY_LIMIT_ARGUMENT: &str = "x-delivery-limit";
 const EXCHANGE: &str = "attune.executions";
 const DEAD_LETTERS: &str = "attune.dead-letters";
-/// Leads to lives of workers, by their ids. An exchange of its own, so that the broker's permissions
-/// say who may tell workers what to do.
-const WORKERS: &str = "attune.workers";
+/// Leads to lives of workers, by their pools and ids. An exchange of its own, so that the broker's
+/// permissions say who may tell workers what to do; of the kind whose keys permissions can speak of, so
+/// that they say too whose grants somebody may hear.
+const LIVES: &str = "attune.lives";
 /// Leads to executors, by their ids; likewise, who may report to them.
 const REPORTS: &str = "attune.reports";
 /// All of them, and how each finds its queues.
 const EXCHANGES: [(&str, ExchangeKind); 4] = [
     (EXCHANGE, ExchangeKind::Topic),
     (DEAD_LETTERS, ExchangeKind::Fanout),
-    (WORKERS, ExchangeKind::Direct),
+    (LIVES, ExchangeKind::Topic),
     (REPORTS, ExchangeKind::Direct),
 ];
 
@@ -63,6 +64,9 @@ pub(crate) struct Topology {
     system: OnceLock<Uuid>,
     queue_type: QueueType,
     max_queue_bytes: i64,
+    declaring: Declaring,
+    /// The user whom every message names, if it does.
+    user: Option<String>,
     /// Queues that exist with [`OLD_DELIVERY_LIMIT`]: they are used as they are. Added to when
     /// the broker refuses a declaration for it, read by every declaration.
     old: Mutex<BTreeSet<String>>,
@@ -90,9 +94,23 @@ impl Topology {
             vhost: Endpoint::of(options).map_or_else(|_| String::new(), |it| it.uri.vhost),
             system: OnceLock::new(),
             queue_type: options.queue_type,
+            declaring: options.declaring,
+            user: match options.names_user {
+                true => options.user().ok().flatten(),
+                false => None,
+            },
             max_queue_bytes: i64::try_from(options.max_queue_bytes).unwrap_or(i64::MAX),
             old: Mutex::default(),
         }
+    }
+
+    /// The user whom every message names.
+    pub(crate) fn user(&self) -> Option<&str> {
+        self.user.as_deref()
+    }
+
+    fn is_passive(&self) -> bool {
+        self.declaring == Declaring::Passive
     }
 
     /// The exchange and routing key by which messages of a topic are published.
@@ -102,7 +120,7 @@ impl Topology {
     pub(crate) fn route(&self, topic: &Topic) -> Result<(ShortString, ShortString), Cause> {
         let exchange = match topic {
             Topic::DeadLetters => format!("{}{DEAD_LETTERS}", self.prefix),
-            Topic::Link(_) => format!("{}{WORKERS}", self.prefix),
+            Topic::Link(..) => format!("{}{LIVES}", self.prefix),
             Topic::Reports(_) => format!("{}{REPORTS}", self.prefix),
             // The default exchange leads to the queue whose name is the routing key.
             Topic::Reply(_) => String::new(),
@@ -122,12 +140,13 @@ impl Topology {
             let name = short(format!("{}{name}", self.prefix))?;
             let options = ExchangeDeclareOptions {
                 durable: true,
+                passive: self.is_passive(),
                 ..Default::default()
             };
             channel
                 .exchange_declare(name.clone(), kind, options, FieldTable::default())
                 .await
-                .map_err(|error| Cause::of(&error).during(&format!("declaring exchange {name}")))?;
+                .map_err(|error| self.failed(&error, "exchange", name.as_str()))?;
         }
         self.declare_queue(channel, self.plan(&Topic::DeadLetters)?)
             .await?;
@@ -145,16 +164,32 @@ impl Topology {
             return Ok(());
         };
         let (dead_letters, _) = self.route(&Topic::DeadLetters)?;
-        let kept = self.plan(&Topic::DeadLetters)?;
-        let name = format!("{}{MARK}", self.prefix);
-        let plan = QueuePlan {
-            name: short(name.clone())?,
-            arguments: mark::arguments(kept.arguments, dead_letters.as_str(), system),
-            binding: None,
-            ..kept
-        };
-        let left = self.declare_queue(channel, plan).await;
-        left.map_err(|cause| mark::refusal(cause, &name, &self.vhost, system))
+        let mark = format!("{}{MARK}", self.prefix);
+        // Who only looks is not told of other arguments, so the id stands in a name as well. It comes last: only
+        // who may leave the first leaves the second.
+        let names = [mark.clone(), format!("{mark}.{system}")];
+        for name in names.iter().skip(usize::from(self.is_passive())) {
+            let kept = self.plan(&Topic::DeadLetters)?;
+            let plan = QueuePlan {
+                name: short(name.clone())?,
+                arguments: mark::arguments(kept.arguments, dead_letters.as_str(), system),
+                binding: None,
+                ..kept
+            };
+            let left = self.declare_queue(channel, plan).await;
+            left.map_err(|cause| mark::refusal(cause, &mark, &self.vhost, system))?;
+        }
+        Ok(())
+    }
+
+    /// Why something was not declared, or not found by who may not declare it.
+    fn failed(&self, error: &lapin::Error, what: &str, name: &str) -> Cause {
+        Cause::of(error).during(&match self.is_passive() {
+            true => format!(
+                "looking for {what} {name}, which `attune topology apply` declares (broker.topology is passive)"
+            ),
+            false => format!("declaring {what} {name}"),
+        })
     }
 
     /// Declares everything that a topic needs; answers the name of the queue to consume from. One
@@ -191,7 +226,10 @@ impl Topology {
     /// connection with every message.
     pub(crate) async fn may_send(&self, channel: &Channel, topic: &Topic) -> Result<(), Cause> {
         let (nobody, what) = match topic {
-            Topic::Link(_) => (Topic::Link(WorkerId::fresh()), "messages to workers"),
+            Topic::Link(..) => (
+                Topic::link("nobody", WorkerId::fresh()),
+                "messages to workers",
+            ),
             Topic::Reports(_) => (Topic::Reports(OwnerId::fresh()), "reports to executors"),
             _ => {
                 let address = format!("attune.reply.nobody-{}", Uuid::now_v7());
@@ -228,7 +266,9 @@ impl Topology {
             .filter(|topic| topic.is_kept())
             .chain([&Topic::DeadLetters]);
         let queues = kept.map(|topic| short(self.queue_name(topic)));
-        let queues = queues.chain([short(format!("{}{MARK}", self.prefix))]);
+        let mark = format!("{}{MARK}", self.prefix);
+        let of_system = self.system.get().map(|system| format!("{mark}.{system}"));
+        let queues = queues.chain([mark].into_iter().chain(of_system).map(short));
         let exchanges = EXCHANGES.map(|(name, _)| short(format!("{}{name}", self.prefix)));
         Ok(Declared {
             queues: queues.collect::<Result<_, _>>()?,
@@ -243,7 +283,10 @@ impl Topology {
             arguments,
             binding,
         } = plan;
-        let declaring = |error| Cause::of(&error).during(&format!("declaring queue {name}"));
+        let declaring = |error| match options.passive {
+            true => self.failed(&error, "queue", name.as_str()),
+            false => Cause::of(&error).during(&format!("declaring queue {name}")),
+        };
         channel
             .queue_declare(name.clone(), options, arguments)
             .await
@@ -326,6 +369,7 @@ impl Topology {
         let options = match topic.is_kept() {
             true => QueueDeclareOptions {
                 durable: true,
+                passive: self.is_passive(),
                 ..Default::default()
             },
             // `exclusive` here means that the queue belongs to this connection and dies with it.
@@ -341,11 +385,13 @@ impl Topology {
             arguments: self.arguments(topic, self.is_old(&name))?,
             name: short(name)?,
             options,
-            binding: (!exchange.as_str().is_empty()).then_some((exchange, key)),
+            // To bind what stays is to declare it.
+            binding: (!exchange.as_str().is_empty() && !(topic.is_kept() && self.is_passive()))
+                .then_some((exchange, key)),
         })
     }
 
-    fn queue_name(&self, topic: &Topic) -> String {
+    pub(crate) fn queue_name(&self, topic: &Topic) -> String {
         let name = match topic {
             Topic::Enforcements => "attune.enforcements".to_owned(),
             Topic::Commands(_) | Topic::Calls(_) | Topic::Control(_) | Topic::ControlKept(_) => {
@@ -359,7 +405,9 @@ impl Topology {
             // an earlier one is gone.
             Topic::HandedOver => format!("attune.handed-over.{}", Uuid::now_v7()),
             Topic::Hello => format!("attune.hello.{}", Uuid::now_v7()),
-            Topic::Link(worker) => format!("attune.worker.{worker}.{}", Uuid::now_v7()),
+            Topic::Link(pool, worker) => {
+                format!("attune.worker.{pool}.{worker}.{}", Uuid::now_v7())
+            }
             Topic::Reports(owner) => format!("attune.executor.{owner}.{}", Uuid::now_v7()),
             Topic::Event(_) | Topic::Events => format!("attune.events.{}", Uuid::now_v7()),
             // Exactly what the asker has put into its question.
@@ -393,7 +441,7 @@ impl Topology {
             Topic::QueueStats => (STATS_BYTES, "drop-head"),
             // Whoever sends to it is told when it does not read. Of two queues while an old
             // connection has not been noticed to be gone, it may be the old one that is full.
-            Topic::Link(_) | Topic::Reports(_) => {
+            Topic::Link(..) | Topic::Reports(_) => {
                 (OWN_QUEUE_BYTES.min(self.max_queue_bytes), "reject-publish")
             }
             // Nothing that was confirmed is dropped; the publisher is told that it is full.
@@ -427,6 +475,13 @@ impl Topology {
         }
         Ok(table)
     }
+}
+
+/// The names of all exchanges, and of each whether the broker looks at keys when somebody publishes there.
+pub(crate) fn exchanges(prefix: &str) -> impl Iterator<Item = (String, bool)> {
+    EXCHANGES
+        .into_iter()
+        .map(move |(name, kind)| (format!("{prefix}{name}"), kind == ExchangeKind::Topic))
 }
 
 /// Binds a queue to an exchange by a key; nothing happens where it is bound already.

@@ -28,7 +28,7 @@ fn table(queue_type: QueueType) -> String {
         Topic::Event(EventKind::LimitChanged),
         Topic::Events,
         Topic::Hello,
-        Topic::Link(WorkerId(Uuid::from_u128(1))),
+        Topic::link("gpu", WorkerId(Uuid::from_u128(1))),
         Topic::Reports(OwnerId(Uuid::from_u128(2))),
     ] {
         let plan = topology.plan(&topic).unwrap();
@@ -36,7 +36,7 @@ fn table(queue_type: QueueType) -> String {
             Topic::HandedOver => plan.name.as_str()[..21].to_owned(),
             Topic::Event(_) | Topic::Events => plan.name.as_str()[..16].to_owned(),
             Topic::Hello => plan.name.as_str()[..15].to_owned(),
-            Topic::Link(_) => plan.name.as_str()[..53].to_owned(),
+            Topic::Link(..) => plan.name.as_str()[..57].to_owned(),
             Topic::Reports(_) => plan.name.as_str()[..55].to_owned(),
             _ => plan.name.to_string(),
         };
@@ -119,7 +119,7 @@ fn quorum_queues() {
         format!("t.attune.events. <- t.attune.executions/event.limit_changed {own}"),
         format!("t.attune.events. <- t.attune.executions/event.* {own}"),
         format!("t.attune.hello. <- t.attune.executions/worker.hello {own}"),
-        format!("t.attune.worker.{one}. <- t.attune.workers/{one} {direct}"),
+        format!("t.attune.worker.gpu.{one}. <- t.attune.lives/gpu.{one} {direct}"),
         format!("t.attune.executor.{two}. <- t.attune.reports/{two} {direct}"),
     ];
     assert_eq!(table(QueueType::Quorum), expected.join("\n"));

@@ -60,8 +60,9 @@ pub enum Topic {
     HandedOver,
     /// `worker.hello`: that a worker is there, to every executor.
     Hello,
-    /// `<life of a worker>`: what owners of partitions tell one life of a worker.
-    Link(WorkerId),
+    /// `<pool>.<life of a worker>`: what owners of partitions tell one life of a worker. The pool stands in
+    /// the key so that a broker can say which pools somebody may listen in.
+    Link(Arc<str>, WorkerId),
     /// `<executor>`: what workers tell one executor.
     Reports(OwnerId),
     /// `event.<kind>`: what happens to actions that ask for it to be told.
@@ -77,6 +78,36 @@ pub enum Topic {
 }
 
 impl Topic {
+    /// What owners tell a life of a worker that serves this pool.
+    pub fn link(pool: impl Into<Arc<str>>, worker: WorkerId) -> Self {
+        Self::Link(pool.into(), worker)
+    }
+
+    /// Every topic that keeps messages, in a system of so many partitions.
+    pub fn all_kept(partitions: u16) -> Vec<Self> {
+        let of_partition = |id| {
+            [
+                Self::Commands,
+                Self::Calls,
+                Self::Control,
+                Self::ControlKept,
+            ]
+            .map(|topic| topic(id))
+        };
+        let of_all = [
+            Self::Enforcements,
+            Self::Completed,
+            Self::CompletedKept,
+            Self::QueueStats,
+            Self::DeadLetters,
+        ];
+        let partitions = (0..partitions).map(PartitionId);
+        of_all
+            .into_iter()
+            .chain(partitions.flat_map(of_partition))
+            .collect()
+    }
+
     /// Its routing key.
     pub fn routing_key(&self) -> String {
         match self {
@@ -89,7 +120,7 @@ impl Topic {
             Self::CompletedKept => "execution.completed.kept".to_owned(),
             Self::HandedOver => "partition.handed_over".to_owned(),
             Self::Hello => "worker.hello".to_owned(),
-            Self::Link(worker) => worker.to_string(),
+            Self::Link(pool, worker) => format!("{pool}.{worker}"),
             Self::Reports(owner) => owner.to_string(),
             Self::Event(kind) => format!("event.{kind}"),
             Self::Events => "event.*".to_owned(),
@@ -135,7 +166,7 @@ impl Topic {
     /// Whether its one subscriber receives while it lives, and the publisher is told when there is
     /// none.
     pub fn is_direct(&self) -> bool {
-        matches!(self, Self::Link(_) | Self::Reports(_))
+        matches!(self, Self::Link(..) | Self::Reports(_))
     }
 
     /// Whether everyone who is subscribed receives a copy.
@@ -156,7 +187,7 @@ impl fmt::Display for Topic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             // Their keys are bare ids.
-            Self::Link(worker) => write!(f, "worker {worker}"),
+            Self::Link(_, worker) => write!(f, "worker {worker}"),
             Self::Reports(owner) => write!(f, "executor {owner}"),
             _ => f.write_str(&self.routing_key()),
         }
@@ -439,6 +470,10 @@ pub trait Bus: Send + Sync + 'static {
 pub const DEAD_LETTER_REASON: &str = "x-attune-reason";
 /// The header that says where it came from.
 pub const DEAD_LETTER_TOPIC: &str = "x-attune-topic";
+
+/// The header in which who puts a message back says who had sent it: the broker vouches for the one who puts
+/// it back. It counts only from oneself.
+pub const SENDER: &str = "x-attune-user";
 
 /// The header in which a broker that gives a message up by itself says why.
 pub const BROKERS_REASON: &str = "x-first-death-reason";

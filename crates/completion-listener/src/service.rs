@@ -6,7 +6,7 @@ use attune_bus::{Bus, BusError, Subscription, Topic};
 use attune_core::PartitionId;
 use attune_record::{Record, Recorder, now_ns};
 use attune_routing::completions::{MIN_ITEM_BYTES, Outcome};
-use attune_routing::{Bounds, Completions};
+use attune_routing::{Bounds, Completions, Senders};
 use attune_routing_service::{BusClosed, Driver, Observer};
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinHandle};
@@ -35,6 +35,8 @@ pub struct ListenerOptions {
     pub max_batch: usize,
     /// The largest message that is read or sent, in bytes; as large as the bus allows.
     pub max_message_bytes: usize,
+    /// Who may report.
+    pub senders: Senders,
     /// Where it records what it has handed over, if that is wanted.
     pub recorder: Option<Recorder>,
 }
@@ -176,9 +178,12 @@ async fn driver(
         prefetch: options.prefetch,
     };
     let subscriber = bus.subscribe(subscription).await?;
-    let partitions = options.partitions;
+    let rules = Completions {
+        partitions: options.partitions,
+        senders: options.senders.clone(),
+    };
     Ok(Driver::new(
-        Completions { partitions },
+        rules,
         options.bounds(),
         topic,
         to,

@@ -55,6 +55,8 @@ pub(crate) enum Kind {
     VariableNames,
     /// A list of addresses and networks.
     Subnets,
+    /// A list of users of the broker.
+    Users,
 }
 
 const DAY_SECONDS: u64 = 24 * 3600;
@@ -103,6 +105,12 @@ pub(crate) const KEYS: &[Key] = &[
     key("broker.url", Kind::Url(&["amqp", "amqps"])),
     optional("broker.url_file", Kind::File),
     key("broker.network", NETWORK),
+    optional("broker.tls.ca_file", Kind::File),
+    optional("broker.tls.cert_file", Kind::File),
+    optional("broker.tls.key_file", Kind::File),
+    optional("broker.require_user_id", Kind::Switch),
+    key("broker.impersonators", Kind::Users),
+    key("broker.topology", Kind::Choice(&["apply", "passive"])),
     key("broker.queue_type", Kind::Choice(&["quorum", "classic"])),
     seconds("broker.heartbeat_seconds", 1, 600),
     seconds("broker.publish_timeout_seconds", 1, 300),
@@ -271,6 +279,9 @@ impl Kind {
             Self::Subnets => "a list of addresses and networks, such as [10.0.0.5, 10.1.0.0/16] or \
                  \"10.0.0.5, 10.1.0.0/16\""
                 .to_owned(),
+            Self::Users => {
+                "a list of users of the broker, such as [rules] or \"attune-api, rules\"".to_owned()
+            }
         }
     }
 
@@ -280,6 +291,7 @@ impl Kind {
             Self::Switch => check_switch(value),
             Self::VariableNames => check_list(value, check_variable_name),
             Self::Subnets => check_list(value, check_subnet),
+            Self::Users => check_list(value, check_user),
             Self::Url(schemes) => check_url(value, schemes),
             Self::Choice(words) => check_text(value, |text| {
                 if words.contains(&text) {
@@ -552,6 +564,13 @@ fn check_variable_name(name: &str) -> Result<(), String> {
         return Err(unfit(name));
     }
     Ok(())
+}
+
+fn check_user(name: &str) -> Result<(), String> {
+    match name.is_empty() || name.len() > 255 || name.contains('\0') {
+        true => Err(unfit(name)),
+        false => Ok(()),
+    }
 }
 
 fn check_subnet(text: &str) -> Result<(), String> {

@@ -22,6 +22,7 @@
 //! and of `docs/CONFIGURATION.md`.
 
 mod api;
+mod broker;
 mod files;
 mod keys;
 mod loader;
@@ -33,16 +34,16 @@ mod suggest;
 mod validate;
 
 pub use api::{ApiSettings, RateSettings, TlsSettings};
+pub use broker::{BrokerSettings, BrokerTlsSettings, BrokerTopology, QueueType};
 pub use loader::{Loaded, Loader, Warning};
 pub use otlp::OtlpSettings;
 pub use problem::{LoadError, Problem, Problems, Source};
 pub use secret::{Secret, redact_urls};
 pub use settings::{
-    BatchSettings, BrokerSettings, ClusterSettings, CompletionListenerSettings, DatabaseSettings,
-    ExecutorSettings, HistorySettings, IntakeSettings, LeaseSettings, LogFormat, LogSettings,
-    MetricsSettings, OpsSettings, PrintFormat, QueueSettings, QueueType, ReconcileSettings,
-    Settings, StatsSettings, Wiring, WorkerHttpSettings, WorkerLeaseSettings, WorkerSettings,
-    host_name,
+    BatchSettings, ClusterSettings, CompletionListenerSettings, DatabaseSettings, ExecutorSettings,
+    HistorySettings, IntakeSettings, LeaseSettings, LogFormat, LogSettings, MetricsSettings,
+    OpsSettings, PrintFormat, QueueSettings, ReconcileSettings, Settings, StatsSettings, Wiring,
+    WorkerHttpSettings, WorkerLeaseSettings, WorkerSettings, host_name,
 };
 
 /// The commented default file, as it is in the program: every key with its default.

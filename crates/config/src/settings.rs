@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::DEFAULT_FILE;
 use crate::api::ApiSettings;
+use crate::broker::BrokerSettings;
 use crate::otlp::OtlpSettings;
 use crate::secret::Secret;
 
@@ -87,57 +88,6 @@ impl DatabaseSettings {
     #[must_use]
     pub const fn statement_timeout(&self) -> Duration {
         Duration::from_secs(self.statement_timeout_seconds)
-    }
-}
-
-/// RabbitMQ.
-#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
-#[serde(deny_unknown_fields)]
-pub struct BrokerSettings {
-    /// `amqp://…` or `amqps://…`
-    pub url: Secret<String>,
-    /// The file that it was read from, if it was.
-    pub url_file: Option<PathBuf>,
-    /// Where the broker may be when the connection is not encrypted.
-    pub network: Network,
-    /// The type of the durable queues.
-    pub queue_type: QueueType,
-    /// The heartbeat to ask for, in seconds.
-    pub heartbeat_seconds: u16,
-    /// See [`publish_timeout`](Self::publish_timeout).
-    pub publish_timeout_seconds: u64,
-    /// The largest message that is sent or taken, in bytes.
-    pub max_message_bytes: usize,
-    /// Put before the names of exchanges and queues; may be empty.
-    pub prefix: String,
-}
-
-impl BrokerSettings {
-    /// After this time without a confirm the outcome of a publish counts as unknown.
-    #[must_use]
-    pub const fn publish_timeout(&self) -> Duration {
-        Duration::from_secs(self.publish_timeout_seconds)
-    }
-}
-
-/// The type of RabbitMQ's durable queues.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum QueueType {
-    /// Replicated.
-    Quorum,
-    /// On one node.
-    Classic,
-}
-
-impl QueueType {
-    /// The word that the broker knows (`x-queue-type`).
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Quorum => "quorum",
-            Self::Classic => "classic",
-        }
     }
 }
 

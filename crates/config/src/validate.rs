@@ -80,6 +80,7 @@ impl Settings {
         }
         self.api.check_relations(&mut problems);
         self.check_networks(&mut problems);
+        self.check_tls(&mut problems);
         if has_late_at(self.database.url.expose()) {
             problems.push(problem(
                 "database.url",
@@ -98,6 +99,31 @@ impl Settings {
             ));
         }
         problems
+    }
+
+    fn check_tls(&self, problems: &mut Vec<Problem>) {
+        let tls = &self.broker.tls;
+        let files = [
+            ("broker.tls.ca_file", &tls.ca_file),
+            ("broker.tls.cert_file", &tls.cert_file),
+            ("broker.tls.key_file", &tls.key_file),
+        ];
+        let is_plain = self.broker.url.expose().starts_with("amqp://");
+        if let Some((key, _)) = files.iter().find(|(_, file)| file.is_some() && is_plain) {
+            let words = "broker.url begins with amqp://, over which there is no encryption: use amqps://, \
+                         or leave the file out";
+            problems.push(problem(key, words.to_owned()));
+        }
+        let missing = match (&tls.cert_file, &tls.key_file) {
+            (Some(_), None) => ("broker.tls.key_file", "broker.tls.cert_file"),
+            (None, Some(_)) => ("broker.tls.cert_file", "broker.tls.key_file"),
+            _ => return,
+        };
+        let words = format!(
+            "it is not set, and {} is: a certificate needs its key",
+            missing.1
+        );
+        problems.push(problem(missing.0, words));
     }
 
     /// Nothing that has no authentication or no encryption leaves this machine unless somebody said so.
@@ -183,7 +209,7 @@ fn authority_of(rest: &str) -> &str {
 
 /// The host of what follows `scheme://`, without the brackets of an IPv6 address. For judging, not for
 /// showing: see [`shown_host`].
-fn host_of(rest: &str) -> &str {
+pub(crate) fn host_of(rest: &str) -> &str {
     let authority = authority_of(rest);
     let (_, place) = authority.rsplit_once('@').unwrap_or(("", authority));
     match place.strip_prefix('[') {

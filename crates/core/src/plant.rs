@@ -9,6 +9,8 @@
 pub enum Bug {
     /// A worker takes what it is told whatever its number.
     AnySection,
+    /// Anybody ends what was granted to another.
+    AnyUser,
     /// A worker forgets what it holds once the end was reported.
     EntryForgotten,
     /// An operation that ends who waits has those ended who stand ahead, begun or not.
@@ -113,8 +115,9 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 51] = [
+    pub const ALL: [Self; 52] = [
         Self::AnySection,
+        Self::AnyUser,
         Self::EntryForgotten,
         Self::EndsAhead,
         Self::LostFree,
@@ -171,6 +174,7 @@ impl Bug {
     pub fn name(self) -> &'static str {
         match self {
             Self::AnySection => "any-section",
+            Self::AnyUser => "any-user",
             Self::EntryForgotten => "entry-forgotten",
             Self::EndsAhead => "ends-ahead",
             Self::LostFree => "lost-free",

@@ -18,6 +18,6 @@ mod section;
 mod stream;
 
 pub use entries::{Entries, Outcome, Taken};
-pub use roster::{Life, Roster};
+pub use roster::{Account, Life, Roster, Speaker};
 pub use section::{Granted, Key, Millis, Report, Returned, Section, Started};
 pub use stream::Stream;

@@ -1,8 +1,9 @@
 //! Which life of which worker has room: the owner's view of all pools.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
-use attune_core::{PartitionId, WorkerId};
+use attune_core::{Bug, PartitionId, WorkerId};
 
 use crate::section::{Key, Millis};
 
@@ -17,6 +18,26 @@ pub struct Life {
     pub slots: u32,
     /// It takes nothing more: it is about to stop.
     pub draining: bool,
+}
+
+/// What the lease of a life says of it beside its room, also when it is over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Account {
+    /// The pool that it serves.
+    pub pool: Arc<str>,
+    /// The user of the broker as whom it speaks, if it has said so.
+    pub user: Option<Arc<str>>,
+}
+
+/// Whether something that is said in the name of a life comes from it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Speaker {
+    /// As far as is known.
+    Itself,
+    /// Another user of the broker has said it.
+    Another,
+    /// The lease of the life was not read yet.
+    NotKnown,
 }
 
 /// What is known of a life.
@@ -67,6 +88,8 @@ struct Held {
 #[derive(Debug, Default)]
 pub struct Roster {
     lives: BTreeMap<WorkerId, Known>,
+    /// Of every life whose lease was read, those that are over too.
+    accounts: BTreeMap<WorkerId, Account>,
     pools: BTreeMap<String, Pool>,
     /// What each life holds of this owner, known or not.
     holds: HashMap<WorkerId, Held, foldhash::fast::FixedState>,
@@ -113,6 +136,34 @@ impl Roster {
         }
         for worker in gone {
             self.forget(worker);
+        }
+    }
+
+    /// What the leases say that were read now, all of them.
+    pub fn set_accounts(&mut self, accounts: impl IntoIterator<Item = (WorkerId, Account)>) {
+        self.accounts = accounts.into_iter().collect();
+    }
+
+    /// The pool of a life, which may be over, if its lease was read.
+    pub fn pool_of(&self, worker: WorkerId) -> Option<Arc<str>> {
+        match self.accounts.get(&worker) {
+            Some(account) => Some(Arc::clone(&account.pool)),
+            None => Some(Arc::from(&*self.lives.get(&worker)?.life.pool)),
+        }
+    }
+
+    /// Whether what a user of the broker says in the name of a life comes from it. Where nobody vouches for
+    /// the user, nothing is known against it.
+    pub fn speaker(&self, worker: WorkerId, user: Option<&str>) -> Speaker {
+        if user.is_none() || Bug::AnyUser.is_planted() {
+            return Speaker::Itself;
+        }
+        match self.accounts.get(&worker) {
+            Some(account) if account.user.is_none() || account.user.as_deref() == user => {
+                Speaker::Itself
+            }
+            Some(_) => Speaker::Another,
+            None => Speaker::NotKnown,
         }
     }
 

@@ -373,6 +373,7 @@ pub(crate) fn worker_end(end: store::WorkerEnd) -> WorkerEnd {
     WorkerEnd {
         worker: end.worker,
         pool: end.pool,
+        user: end.broker_user,
         slots: end.slots,
         renewals: end.renewals,
         ttl: span(end.ttl),
@@ -401,6 +402,7 @@ pub(crate) fn completion(item: v1::Completion) -> Option<Completion> {
     let ran = times.map(|(from, to)| (to - from).num_milliseconds().clamp(0, LONGEST_RUN));
     Some(Completion {
         worker: item.worker?,
+        user: item.broker_user.map(Arc::from),
         ran,
         execution_id: item.execution_id,
         attempt: item.attempt,
@@ -418,7 +420,7 @@ pub(crate) fn completion(item: v1::Completion) -> Option<Completion> {
 }
 
 /// What a worker has said.
-pub(crate) fn report(report: v2::WorkerReport) -> Reported {
+pub(crate) fn report(report: v2::WorkerReport, user: Option<&Arc<str>>) -> Reported {
     let returned = report.returned.into_iter();
     let returned = returned.map(|it| ((it.execution_id, it.attempt), Arc::from(it.why)));
     let started = report.started.into_iter();
@@ -429,6 +431,7 @@ pub(crate) fn report(report: v2::WorkerReport) -> Reported {
     });
     Reported {
         worker: report.worker,
+        user: user.cloned(),
         elsewhere: report.elsewhere,
         returned: returned.collect(),
         started: started.collect(),

@@ -25,6 +25,7 @@ fn what_a_worker_says_of_a_long_run_is_bounded() {
             stderr: None,
             partition: None,
             worker: Some(WorkerId::fresh()),
+            broker_user: None,
             started_at: Some(at(from)),
             finished_at: Some(at(to)),
         };
@@ -39,13 +40,16 @@ fn what_a_worker_says_of_a_long_run_is_bounded() {
         attempt: Attempt(1),
         age_ms,
     });
-    let said = report(v2::WorkerReport {
-        worker,
-        elsewhere: 0,
-        returned: Vec::new(),
-        started: started.into(),
-        resync: Vec::new(),
-    });
+    let said = report(
+        v2::WorkerReport {
+            worker,
+            elsewhere: 0,
+            returned: Vec::new(),
+            started: started.into(),
+            resync: Vec::new(),
+        },
+        None,
+    );
     let ages: Vec<Millis> = said.started.iter().map(|(_, age)| *age).collect();
     assert_eq!(ages, [5, LONGEST_RUN]);
 }

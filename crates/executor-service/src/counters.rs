@@ -5,8 +5,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use attune_executor::Counter;
 
 /// One number per [`Counter`]; only ever rises.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Counters([AtomicU64; Counter::ALL.len()]);
+
+impl Default for Counters {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| AtomicU64::new(0)))
+    }
+}
 
 impl Counters {
     pub(crate) fn add(&self, counter: Counter, times: u64) {

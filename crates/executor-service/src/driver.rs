@@ -17,9 +17,7 @@ use attune_executor::owner::{
 use attune_executor::partition::Answer;
 use attune_executor::queue::Millis;
 use attune_executor::{Counter, Decided, Input, Output, Owner};
-use attune_messages::decode_batch;
-use attune_messages::v1::HandedOver;
-use attune_messages::v2::WorkerReport;
+use attune_routing::Senders;
 use attune_runtime::Progress;
 use futures_util::FutureExt as _;
 use futures_util::future::try_join_all;
@@ -28,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use crate::calls::Calls;
-use crate::convert::{self, duration};
+use crate::convert::duration;
 use crate::counters::Counters;
 use crate::feed::{Feed, Inbound};
 use crate::figures::ExecutorFigures;
@@ -40,7 +38,7 @@ use crate::refusals::{BusState, Refusals, Teller, lasting, watch_bus};
 use crate::unsettled::{Settled, Unsettled};
 
 /// How many messages one step brings at most.
-const MAX_DELIVERED: usize = 1024;
+pub(crate) const MAX_DELIVERED: usize = 1024;
 /// How long a stopping executor waits for what is under way; the next owner finds the rest.
 const DRAIN: Duration = Duration::from_secs(10);
 
@@ -73,6 +71,7 @@ pub(crate) struct Driver {
     /// The partitions that wait, for those who look at their queues.
     pub(crate) refusals: watch::Sender<Refusals>,
     pub(crate) max_message_bytes: usize,
+    pub(crate) senders: Senders,
     pub(crate) progress: ExecutorProgress,
 }
 
@@ -242,13 +241,14 @@ impl Driver {
             Output::Call(id, call) => self.call(id, call, under_way),
             Output::Dispatch {
                 id,
+                pool,
                 worker,
                 sections,
             } => {
                 let (publisher, inputs) = (Arc::clone(&self.publisher), under_way.inputs.clone());
                 let dispatch = self.figures.dispatch();
                 under_way.tasks.spawn(async move {
-                    let published = published(publisher.tell(worker, sections)).await;
+                    let published = published(publisher.tell((pool, worker), sections)).await;
                     drop(dispatch);
                     back(&inputs, Input::Published(id, published));
                 });
@@ -324,59 +324,6 @@ impl Driver {
             feed.run(subscription, partition, stop).await;
             back(&inputs, Input::Unsubscribed(subscription));
         }));
-    }
-
-    /// Reads what workers say, as much as has arrived.
-    async fn report(&mut self, delivery: Option<attune_bus::Delivery>) -> Input {
-        let (Some(first), Some(subscriber)) = (delivery, &mut self.reports) else {
-            self.reports = None;
-            return Input::Timer;
-        };
-        let (mut reports, mut tags, mut next) = (Vec::new(), Vec::new(), Some(first));
-        while let Some(delivery) = next {
-            tags.push(delivery.tag);
-            match decode_batch::<WorkerReport>(&delivery.body, self.max_message_bytes) {
-                Ok(items) => reports.extend(items.into_iter().map(convert::report)),
-                // Whoever said it says it again, or is compared.
-                Err(error) => tracing::debug!(%error, "a worker's report cannot be read"),
-            }
-            if tags.len() >= MAX_DELIVERED {
-                break;
-            }
-            next = subscriber.try_next();
-        }
-        subscriber.settler().ack(&tags).await;
-        Input::Reported(reports)
-    }
-
-    /// Workers have come, hear again, or are about to stop.
-    async fn hello(&mut self, delivery: Option<attune_bus::Delivery>) -> Input {
-        let (Some(delivery), Some(hellos)) = (delivery, &self.hellos) else {
-            self.hellos = None;
-            return Input::Timer;
-        };
-        let workers = convert::hello(&delivery.body, self.max_message_bytes);
-        hellos.settler().ack(&[delivery.tag]).await;
-        Input::Hello(workers)
-    }
-
-    /// Reads which partitions were handed over to this owner.
-    async fn hint(&mut self, delivery: Option<attune_bus::Delivery>) -> Input {
-        let (Some(delivery), Some(hints)) = (delivery, &self.hints) else {
-            self.hints = None;
-            return Input::Timer;
-        };
-        hints.settler().ack(&[delivery.tag]).await;
-        match decode_batch::<HandedOver>(&delivery.body, self.max_message_bytes) {
-            Ok(hints) => {
-                let mine = hints.iter().filter(|hint| hint.to == self.calls.owner);
-                Input::HandedOver(mine.map(|hint| hint.partition).collect())
-            }
-            Err(error) => {
-                tracing::debug!(%error, "a hint cannot be read");
-                Input::Timer
-            }
-        }
     }
 }
 

@@ -10,12 +10,14 @@ use attune_bus::{
     dead_letter, reply_address,
 };
 use attune_core::{Bug, PartitionId, RequestId};
+use attune_executor::Counter;
 use attune_executor::owner::{Delivered, DeliveryId, SubscriptionId, Work};
 use attune_messages::v1::{
     ActionChanged, Cancel, Explain, ForceRelease, OperationsChanged, PausesChanged,
     PoliciesChanged, SlotRelease, Submit,
 };
 use attune_messages::{DecodeError, Envelope, Message};
+use attune_routing::Senders;
 use attune_runtime::{Backoff, LogPace};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -23,6 +25,7 @@ use uuid::Uuid;
 
 use crate::asker::asker;
 use crate::convert;
+use crate::counters::Counters;
 use crate::driver::boot_now;
 use crate::newer::Newer;
 
@@ -50,6 +53,9 @@ pub(crate) struct Feed {
     pub(crate) newer: Arc<Newer>,
     /// Numbers the deliveries of this process.
     pub(crate) deliveries: Arc<AtomicU64>,
+    /// Who may say anything.
+    pub(crate) senders: Senders,
+    pub(crate) counters: Arc<Counters>,
 }
 
 impl Feed {
@@ -90,12 +96,22 @@ impl Feed {
                 () = stop.cancelled() => return,
                 delivery = subscriber.next() => delivery,
             };
-            let Some(delivery) = delivery else { return };
+            let Some(mut delivery) = delivery else { return };
             // Before anything of it is stored.
             if Bug::AckFirst.is_planted() {
                 settler.ack(&[delivery.tag]).await;
             }
-            let (message_id, work) = match decode(&topic, &delivery, self.max_message_bytes) {
+            if let Some(address) = &delivery.reply_to
+                && reply_address(address).is_err()
+            {
+                delivery.reply_to = None;
+                self.counters.add(Counter::NotAnswered, 1);
+            }
+            let decoded = match self.senders.judge(delivery.user_id.as_deref()) {
+                Ok(_) => decode(&topic, &delivery, self.max_message_bytes),
+                Err(missing) => Err(Unusable::Poison(missing.to_owned())),
+            };
+            let (message_id, work) = match decoded {
                 Ok(understood) => understood,
                 Err(Unusable::Newer(reason)) => {
                     self.newer.came(boot_now());
@@ -237,9 +253,6 @@ enum Unusable {
 }
 
 fn decode(topic: &Topic, delivery: &Delivery, max_bytes: usize) -> Result<(Uuid, Work), Unusable> {
-    if let Some(reply_to) = &delivery.reply_to {
-        reply_address(reply_to).map_err(|reject| Unusable::Poison(reject.to_string()))?;
-    }
     let read = || {
         let envelope = Envelope::parse(&delivery.body, max_bytes)?;
         Ok((envelope.message_id, work(topic, &envelope)?))

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use attune_bus::{Bus, Subscriber, Topic};
+use attune_executor::Counter;
 use attune_routing::{Bounds, Firings};
 use attune_routing_service::{Driver, Observer};
 use tokio::sync::watch;
 
+use crate::counters::Counters;
 use crate::publisher::MAX_PACK_BYTES;
 use crate::service::ExecutorOptions;
 
@@ -24,6 +26,7 @@ pub(crate) type Intake = Driver<Firings, Watcher>;
 pub(crate) struct Watcher {
     pub(crate) poisoned: Arc<AtomicU64>,
     pub(crate) trouble: watch::Sender<Option<String>>,
+    pub(crate) counters: Arc<Counters>,
 }
 
 impl Observer<()> for Watcher {
@@ -33,6 +36,10 @@ impl Observer<()> for Watcher {
 
     fn buried(&mut self, _: String) {
         self.poisoned.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn not_answered(&mut self) {
+        self.counters.add(Counter::NotAnswered, 1);
     }
 
     fn trouble(&mut self, trouble: Option<String>) {
@@ -62,6 +69,7 @@ pub(crate) fn intake(
     };
     let rules = Firings {
         partitions: options.partitions,
+        senders: options.senders.clone(),
     };
     let source = Topic::Enforcements;
     Driver::new(

@@ -16,6 +16,7 @@ mod driver;
 mod events;
 mod feed;
 mod figures;
+mod hearing;
 mod intake;
 mod newer;
 mod notices;

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use attune_core::WorkerId;
 use attune_executor::{Notice, Violation};
 use attune_runtime::LogPace;
 
@@ -14,6 +15,8 @@ const WORKED: Duration = Duration::from_mins(3);
 pub(crate) struct Notices {
     /// One message may hold thousands of submissions that become dead letters.
     letters: LogPace,
+    /// What is said in the name of others comes from anybody, in any number.
+    forbidden: LogPace,
     /// Failures of the store by what was asked, and when the last one was.
     store: HashMap<&'static str, (LogPace, Option<Instant>)>,
 }
@@ -23,6 +26,7 @@ impl Notices {
     pub(crate) fn say(&mut self, notice: &Notice) {
         match notice {
             Notice::LetterKept { action_ref, reason } => self.letter_kept(action_ref, reason),
+            Notice::Forbidden { worker, user } => self.forbidden(*worker, user),
             Notice::StoreFailed { call, failure } => self.store_failed(call, &failure.words),
             Notice::TakenOver {
                 partition,
@@ -151,6 +155,19 @@ impl Notices {
                 reason,
                 times = self.letters.tries(),
                 "a submission that cannot be recorded is kept as a dead letter"
+            );
+        }
+    }
+
+    /// Somebody speaks in the name of a worker; the line says how often that happened since the start.
+    fn forbidden(&mut self, worker: WorkerId, user: &str) {
+        if self.forbidden.is_due() {
+            tracing::warn!(
+                worker.id = %worker,
+                bus.user = user,
+                times = self.forbidden.tries(),
+                "a user of the broker speaks in the name of a worker that has registered with another one; \
+                 nothing of it counts. A worker that registers over HTTP names its user there as `broker_user`"
             );
         }
     }

@@ -63,10 +63,10 @@ impl Publisher {
     /// Tells one life of a worker.
     pub(crate) async fn tell(
         &self,
-        worker: WorkerId,
+        (pool, worker): (Arc<str>, WorkerId),
         sections: Vec<Section<Dispatch>>,
     ) -> Published {
-        let topic = Topic::Link(worker);
+        let topic = Topic::Link(pool, worker);
         let mut packer: Packer<v2::Section, usize> = Packer::new(self.answers);
         let mut too_large = Vec::new();
         for (place, section) in sections.into_iter().enumerate() {

@@ -10,6 +10,7 @@ use attune_executor::owner::Trouble;
 use attune_executor::partition::{ClusterBounds, ReconcileBounds, STEP_ITEMS};
 use attune_executor::{Counter, Owner, OwnerOptions, QueueConfig, QueuesView};
 use attune_record::Recorder;
+use attune_routing::Senders;
 use attune_runtime::{Gauge, Meter};
 use attune_store::{PartitionStore, StoreError};
 use tokio::sync::{mpsc, watch};
@@ -71,6 +72,8 @@ pub struct ExecutorOptions {
     pub stats_interval: Duration,
     /// How large a message may be.
     pub max_message_bytes: usize,
+    /// Who may say what to it.
+    pub senders: Senders,
     /// Where it records what it decides, if anybody wants to check it.
     pub recorder: Option<Recorder>,
     /// What its loops stamp.
@@ -252,6 +255,8 @@ pub async fn start(
             poisoned: Arc::clone(&poisoned),
             newer: Arc::default(),
             deliveries: Arc::default(),
+            senders: options.senders.clone(),
+            counters: Arc::clone(&counters),
         },
         publisher: Arc::new(Publisher::new(
             Arc::clone(&bus),
@@ -270,12 +275,14 @@ pub async fn start(
         trouble: trouble_tx,
         refusals: watch::Sender::new(Refusals::new()),
         max_message_bytes: options.max_message_bytes,
+        senders: options.senders.clone(),
         progress: options.progress.clone(),
     };
     let (waiting_tx, waiting) = watch::channel(None);
     let watcher = Watcher {
         poisoned: Arc::clone(&poisoned),
         trouble: waiting_tx,
+        counters: Arc::clone(&counters),
     };
     let intake = intake(&options, bus, firings, watcher);
     let task = tokio::spawn(async move {

@@ -210,6 +210,7 @@ fn beside_a_million(actions: u32) {
             action_id: ActionId(-1),
             outcome,
             worker: WORKER,
+            user: None,
             ran: None,
         };
         timed(&mut stale, || partition.step(0, Event::Completed(wrong)));

@@ -98,6 +98,7 @@ fn main() {
                 action_id,
                 outcome: Arc::clone(&outcome),
                 worker: WORKER,
+                user: None,
                 ran: None,
             })
         } else {

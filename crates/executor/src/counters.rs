@@ -43,6 +43,12 @@ counters! {
     Completed = "executor.completions.total",
     /// Ends of runs that held no slot any more.
     StaleCompletion = "executor.completions.stale.total",
+    /// Ends of runs that another user of the broker reported than whoever ran them; they changed nothing.
+    ForbiddenCompletion = "executor.completions.forbidden.total",
+    /// Reports in the name of a worker that another user of the broker sent; they changed nothing.
+    ForbiddenReport = "executor.reports.forbidden.total",
+    /// Messages whose `reply_to` is no address for answers: nobody was answered.
+    NotAnswered = "executor.answers.refused.total",
     /// Executions that were cancelled.
     Cancelled = "executor.cancelled.total",
     /// Executions that waited for longer than their queue allows.

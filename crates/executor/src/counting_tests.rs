@@ -144,6 +144,7 @@ fn pass_a_partition(times: u32) {
             action_id: ACTION,
             outcome: Arc::new(Outcome::succeeded(None)),
             worker: WORKER,
+            user: None,
             ran: Some(5),
         });
         let effects = partition.step(i64::from(n), completed);

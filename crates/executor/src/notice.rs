@@ -19,6 +19,13 @@ pub enum Notice {
         /// How long loading took.
         elapsed_ms: Millis,
     },
+    /// A user of the broker has said something in the name of a worker that speaks as another one.
+    Forbidden {
+        /// In whose name.
+        worker: WorkerId,
+        /// Who.
+        user: String,
+    },
     /// Partitions have another owner.
     Lost(Vec<PartitionId>),
     /// A partition is handed over.

@@ -11,7 +11,9 @@ pub const MAX_NAME_BYTES: usize = 255;
 const DIRECT_REPLY: &str = "amq.rabbitmq.reply-to.";
 /// The key in such an address: a GUID.
 const KEY_BYTES: usize = 16;
-/// How the addresses of Attune's own clients begin.
+/// How the broker names a queue that was declared without a name.
+const SERVER_NAMED: &str = "amq.gen-";
+/// How the addresses of clients begin that name their queues.
 pub const REPLY_PREFIX: &str = "attune.reply.";
 
 /// Whether RabbitMQ can have written this after [`DIRECT_REPLY`]: a process and a key, both in
@@ -46,8 +48,8 @@ fn is_direct_reply(text: &str) -> bool {
 }
 
 /// Judges where a sender wants its answers. They are published with the rights of whoever
-/// answers, to whatever queue has that name; so a name that may be one of Attune's own queues is
-/// refused, with or without a prefix before it, and so are names of the broker's.
+/// answers, to whatever queue has that name, also to one that is somebody else's: so only names that are
+/// for answers are taken.
 ///
 /// # Errors
 /// [`Reject`] with the code `INVALID_INPUT` and the field `reply_to`.
@@ -72,16 +74,13 @@ pub fn reply_address(name: &str) -> Result<&str, Reject> {
             ))
         };
     }
-    if name.starts_with("amq.") && !name.starts_with("amq.gen-") {
-        return refused("names that begin with `amq.` belong to the broker".to_owned());
+    if name.starts_with(SERVER_NAMED) {
+        return Ok(name);
     }
-    if name.contains("attune.") {
-        return refused(format!(
-            "names with `attune.` in them belong to Attune; name a queue of your own, or let it \
-             begin with `{REPLY_PREFIX}`"
-        ));
-    }
-    Ok(name)
+    refused(format!(
+        "answers go to queues whose names begin with `{REPLY_PREFIX}`, to those that the broker names \
+         (`{SERVER_NAMED}`), and to its direct replies (`{DIRECT_REPLY}`)"
+    ))
 }
 
 #[cfg(test)]

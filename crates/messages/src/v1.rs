@@ -233,6 +233,9 @@ pub struct Completion {
     /// Which life of which worker ran it. One without it ends nothing and goes to the dead letters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker: Option<WorkerId>,
+    /// The user of the broker who reported it. The listener says so, and goes by nothing that a worker writes here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub broker_user: Option<String>,
     /// When the run began, by the worker's clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<DateTime<Utc>>,

@@ -1,5 +1,6 @@
 //! Messages between the shapes of the bus and of the relay.
 
+use attune_bus::port::SENDER;
 use attune_bus::{Delivery, DeliveryTag, Outgoing, PublishError, Topic, letter};
 use attune_core::PartitionId;
 use attune_routing::{Answer, Arrived, DeliveryId, Message, Target};
@@ -57,13 +58,27 @@ impl Topics {
     }
 }
 
-pub(crate) fn arrived(id: DeliveryId, delivery: Delivery) -> Arrived {
+/// A message as the relay knows it. Who had sent it goes with it wherever it goes, in a header: whoever sends
+/// it on is another user to the broker.
+pub(crate) fn arrived(id: DeliveryId, delivery: Delivery, own: Option<&str>) -> Arrived {
+    let mut headers = delivery.headers;
+    let said = headers.iter().find(|(name, _)| name == SENDER);
+    let said = said.map(|(_, user)| user.clone());
+    headers.retain(|(name, _)| name != SENDER);
+    let user = match delivery.user_id {
+        Some(user) if Some(&*user) == own => said.or(Some(user)),
+        user => user,
+    };
+    if let Some(user) = &user {
+        headers.push((SENDER.to_owned(), user.clone()));
+    }
     Arrived {
         id,
         body: delivery.body,
         message_id: delivery.message_id,
         reply_to: delivery.reply_to,
-        headers: delivery.headers,
+        user,
+        headers,
     }
 }
 

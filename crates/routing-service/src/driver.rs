@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use attune_bus::{Bus, Delivery, DeliveryTag, PublishError, Settler, Subscriber, Topic};
+use attune_bus::{
+    Bus, Delivery, DeliveryTag, PublishError, Settler, Subscriber, Topic, reply_address,
+};
 use attune_core::PartitionId;
 use attune_routing::{Bounds, CallId, DeliveryId, Input, Now, Output, Relay, Rules, Target};
 use attune_runtime::LogPace;
@@ -30,6 +32,8 @@ pub trait Observer<N>: Send {
     fn forwarded(&mut self, notes: Vec<N>);
     /// A dead letter is kept.
     fn buried(&mut self, reason: String);
+    /// Nobody is answered who asks for answers where none may go.
+    fn not_answered(&mut self) {}
     /// What keeps items from their owners, as it changes.
     fn trouble(&mut self, trouble: Option<String>);
 }
@@ -137,11 +141,18 @@ impl<R: Rules, O: Observer<R::Note>> Driver<R, O> {
         Input::Delivered(all)
     }
 
-    fn number(&mut self, delivery: Delivery) -> attune_routing::Arrived {
+    fn number(&mut self, mut delivery: Delivery) -> attune_routing::Arrived {
         self.deliveries += 1;
         let id = DeliveryId(self.deliveries);
         self.tags.insert(id, delivery.tag);
-        arrived(id, delivery)
+        if let Some(address) = &delivery.reply_to
+            && reply_address(address).is_err()
+        {
+            delivery.reply_to = None;
+            self.observer.not_answered();
+        }
+        let own = self.relay.rules().senders().own.as_deref();
+        arrived(id, delivery, own)
     }
 
     fn answered(&mut self, call: CallId, published: Result<(), PublishError>) -> Input {

@@ -1,19 +1,22 @@
 //! Rule firings: checked, named, and sent to the owners of their actions' partitions, in the order
 //! in which they arrived. A firing that is routed twice is accepted once, by its request id.
 
-use attune_core::{PartitionId, RequestId, Submission};
+use attune_core::{PartitionId, Reject, RequestId, Submission};
 use attune_messages::v1::{EnforcementCreated, OnReject, Submit};
-use attune_messages::{decode, message_bytes, reply_address};
+use attune_messages::{decode, message_bytes};
 use serde_json::value::{RawValue, to_raw_value};
 
 use crate::port::Arrived;
 use crate::rules::{Item, Read, Rules};
+use crate::senders::{Sender, Senders};
 
 /// The rules for rule firings.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Firings {
     /// How many partitions the cluster has.
     pub partitions: u16,
+    /// Who may ask, and for whom.
+    pub senders: Senders,
 }
 
 impl Rules for Firings {
@@ -23,11 +26,15 @@ impl Rules for Firings {
     const ORDERED: bool = true;
     const NAME: &'static str = "rule firing";
 
+    fn senders(&self) -> &Senders {
+        &self.senders
+    }
+
     fn read(&self, arrived: &Arrived, max_bytes: usize) -> Read<()> {
-        let address = arrived.reply_to.as_deref().map(reply_address).transpose();
-        if let Err(reject) = address {
-            return Read::Garbage(reject.to_string());
-        }
+        let sender = match self.senders.judge(arrived.user.as_deref()) {
+            Ok(sender) => sender,
+            Err(missing) => return Read::Garbage(missing.to_owned()),
+        };
         let (message_id, items) = match decode::<EnforcementCreated>(&arrived.body, max_bytes) {
             Ok((message_id, items)) => (RequestId(message_id), items),
             Err(error) if error.is_newer() => return Read::Newer,
@@ -38,7 +45,7 @@ impl Rules for Firings {
             submission
                 .request_id
                 .get_or_insert(message_id.of_item(index));
-            self.judge(submission, max_bytes)
+            self.judge(submission, sender, max_bytes)
         });
         Read::Items(items.collect())
     }
@@ -53,11 +60,36 @@ impl Rules for Firings {
 }
 
 impl Firings {
-    fn judge(&self, submission: Submission, max_bytes: usize) -> Item<()> {
-        if let Err(reject) = submission.check() {
+    /// Where the broker vouches for users, each asks for itself, but for those who may ask for others.
+    fn names_itself(&self, submission: &Submission, sender: Sender<'_>) -> Result<(), Reject> {
+        match (&submission.requested_by, sender) {
+            (Some(named), Sender::User(user)) if self.senders.required && named != user => {
+                Err(Reject::field(
+                    "requested_by",
+                    format!(
+                        "it names `{named}`, and the message comes from `{user}`: leave it out, or list \
+                         `{user}` in broker.impersonators"
+                    ),
+                ))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn judge(&self, submission: Submission, sender: Sender<'_>, max_bytes: usize) -> Item<()> {
+        let checked = submission.check();
+        let checked = checked.and_then(|()| self.names_itself(&submission, sender));
+        if let Err(reject) = checked {
             let (item, reason) = (raw(&submission), reject.to_string());
             return Item::Refuse { item, reason };
         }
+        let submission = match sender {
+            Sender::User(user) if self.senders.required => Submission {
+                requested_by: Some(user.to_owned()),
+                ..submission
+            },
+            _ => submission,
+        };
         let to = PartitionId::of(&submission.action_ref, self.partitions);
         let submit = Submit {
             submission,

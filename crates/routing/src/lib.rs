@@ -25,6 +25,7 @@ mod port;
 mod relay;
 mod router;
 mod rules;
+mod senders;
 
 pub use completions::Completions;
 pub use firings::Firings;
@@ -32,3 +33,4 @@ pub use forwarder::Bounds;
 pub use port::{Answer, Arrived, CallId, DeliveryId, Input, Message, Now, Output, Target};
 pub use relay::Relay;
 pub use rules::{Item, Read, Rules};
+pub use senders::{Sender, Senders};

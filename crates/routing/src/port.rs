@@ -26,6 +26,8 @@ pub struct Arrived {
     pub message_id: Option<String>,
     /// Where answers go.
     pub reply_to: Option<String>,
+    /// The user who sent it, as far as the broker vouches for it.
+    pub user: Option<String>,
     /// Text headers.
     pub headers: Vec<(String, String)>,
 }

@@ -50,6 +50,11 @@ impl<R: Rules> Relay<R> {
         outputs
     }
 
+    /// By what it decides.
+    pub fn rules(&self) -> &R {
+        self.router.rules()
+    }
+
     /// Whether everything that was published is answered.
     pub fn is_quiet(&self) -> bool {
         self.forwarder.is_quiet()

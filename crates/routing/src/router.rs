@@ -70,6 +70,10 @@ impl<R: Rules> Router<R> {
         }
     }
 
+    pub(crate) fn rules(&self) -> &R {
+        &self.rules
+    }
+
     pub(crate) fn ids(&mut self) -> &mut Ids {
         &mut self.ids
     }

@@ -5,6 +5,7 @@ use attune_messages::Message;
 use serde_json::value::RawValue;
 
 use crate::port::Arrived;
+use crate::senders::Senders;
 
 /// What is in a message.
 pub enum Read<N> {
@@ -51,6 +52,9 @@ pub trait Rules {
     const ORDERED: bool;
     /// What the items are called, for operators.
     const NAME: &'static str;
+
+    /// Who may say what.
+    fn senders(&self) -> &Senders;
 
     /// Reads a message of at most `max_bytes`; what it forwards must fit into one of `max_bytes`.
     fn read(&self, arrived: &Arrived, max_bytes: usize) -> Read<Self::Note>;

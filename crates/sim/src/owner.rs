@@ -363,6 +363,7 @@ impl World {
                 id,
                 worker,
                 sections,
+                ..
             } => self.dispatch(o, id, worker, &sections),
             Output::Send(send) => self.send(o, send),
             Output::Ack(deliveries) => {

@@ -541,6 +541,7 @@ fn reported(worker: WorkerId, report: Report) -> Reported {
     let started = report.started.into_iter();
     Reported {
         worker,
+        user: None,
         elsewhere: report.elsewhere,
         returned: returned.map(|it| (it.key, Arc::from(it.why))).collect(),
         started: started.map(|it| (it.key, it.age)).collect(),

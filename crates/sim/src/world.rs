@@ -545,6 +545,7 @@ pub(crate) fn completion(
         action_id,
         outcome: Arc::new(outcome),
         worker,
+        user: None,
         ran: None,
     }
 }

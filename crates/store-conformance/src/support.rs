@@ -325,6 +325,7 @@ pub(super) fn worker_lease(name: &str, ttl: Duration) -> WorkerLease {
         slots: 4,
         draining: false,
         ttl,
+        broker_user: None,
     }
 }
 

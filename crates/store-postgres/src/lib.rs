@@ -19,6 +19,7 @@ mod db;
 mod dead_letters;
 mod executions;
 mod failure;
+mod grants;
 mod history;
 mod keys;
 mod operations;
@@ -44,6 +45,7 @@ use attune_store::audit::what;
 use attune_store::{FENCE_JUMP, PoolFigures, Store, StoreError};
 
 use crate::db::Db;
+pub use crate::grants::Roles;
 pub use crate::options::PostgresOptions;
 use crate::sessions::Purpose;
 pub use crate::temporary::TemporaryDatabase;
@@ -52,6 +54,8 @@ pub use crate::temporary::TemporaryDatabase;
 #[derive(Debug, Clone)]
 pub struct PostgresStore {
     db: Db,
+    /// [`PostgresOptions::broker_user`].
+    broker_user: Option<String>,
 }
 
 impl PostgresStore {
@@ -65,6 +69,7 @@ impl PostgresStore {
     pub async fn connect(options: PostgresOptions) -> Result<Self, StoreError> {
         Ok(Self {
             db: Db::connect(&options).await?,
+            broker_user: options.broker_user,
         })
     }
 }

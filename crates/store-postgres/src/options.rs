@@ -29,6 +29,9 @@ pub struct PostgresOptions {
     pub statement_timeout: Duration,
     /// How much of the dead letters is kept between two upkeeps.
     pub letters: DeadLetterRetention,
+    /// The user of the broker as whom this process speaks, where the broker vouches for it: workers that it
+    /// registers speak as that one unless they say another.
+    pub broker_user: Option<String>,
 }
 
 impl PostgresOptions {
@@ -43,6 +46,7 @@ impl PostgresOptions {
             acquire_timeout: Duration::from_secs(5),
             statement_timeout: Duration::from_secs(30),
             letters: DeadLetterRetention::USUAL,
+            broker_user: None,
         }
     }
 

@@ -78,6 +78,7 @@ pub(crate) fn worker_end(row: &PgRow) -> Result<WorkerEnd, Failure> {
     Ok(WorkerEnd {
         worker: WorkerId(row.try_get("worker")?),
         pool: row.try_get("pool")?,
+        broker_user: row.try_get("broker_user")?,
         slots: row.try_get::<i32, _>("slots")?.unsigned_abs(),
         draining: row.try_get("draining")?,
         renewals: row.try_get("renewals")?,

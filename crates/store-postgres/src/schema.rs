@@ -162,6 +162,11 @@ fn migrations() -> Vec<Migration> {
             "additive_audit_chain",
             include_str!("../../../migrations/postgres/0030_additive_audit_chain.sql"),
         ),
+        (
+            35,
+            "additive_accounts",
+            include_str!("../../../migrations/postgres/0035_additive_accounts.sql"),
+        ),
     ];
     all.into_iter()
         .map(|(version, name, text)| {

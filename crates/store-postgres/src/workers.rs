@@ -57,13 +57,16 @@ fn over(worker: WorkerId) -> StoreError {
 #[async_trait]
 impl WorkerStore for PostgresStore {
     async fn renew_worker(&self, lease: &WorkerLease) -> Result<(), StoreError> {
+        let own = self.broker_user.as_deref();
+        let user = lease.broker_user.as_deref().or(own);
         let query = sqlx::query(sql::RENEW_WORKER)
             .bind(lease.worker.0)
             .bind(text::text(&lease.name).into_owned())
             .bind(text::text(&lease.pool).into_owned())
             .bind(number(lease.slots))
             .bind(micros(lease.ttl))
-            .bind(lease.draining);
+            .bind(lease.draining)
+            .bind(user.map(|user| text::text(user).into_owned()));
         let pool = self.db.lease();
         let renewed = self
             .db

@@ -2,7 +2,7 @@
 -- say when it was renewed; then the time since it was registered is at least as long as its lease.
 -- A lease that was ended is over: whoever had it is gone, or has said so.
 -- What has been said of an end counts from when that was: the lease may have been over for long.
-SELECT worker, pool, slots, draining, renewals, ended,
+SELECT worker, pool, broker_user, slots, draining, renewals, ended,
        CASE WHEN ended THEN 0.0
             ELSE unixepoch(expires_at, 'subsec')
                  - unixepoch(coalesce(renewed_at, started_at), 'subsec')

@@ -130,6 +130,11 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
         "additive_audit_chain",
         include_str!("../../../migrations/sqlite/0025_additive_audit_chain.sql"),
     ),
+    (
+        30,
+        "additive_accounts",
+        include_str!("../../../migrations/sqlite/0030_additive_accounts.sql"),
+    ),
 ];
 
 fn migrator() -> Migrator {

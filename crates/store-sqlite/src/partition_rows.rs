@@ -136,6 +136,7 @@ pub(crate) fn worker_end(row: &SqliteRow) -> Result<WorkerEnd, sqlx::Error> {
     Ok(WorkerEnd {
         worker: WorkerId(uuid(row.try_get("worker")?)?),
         pool: row.try_get("pool")?,
+        broker_user: row.try_get("broker_user")?,
         slots: row.try_get("slots")?,
         draining: row.try_get("draining")?,
         renewals: row.try_get("renewals")?,

@@ -23,7 +23,8 @@ impl WorkerStore for SqliteStore {
             .bind(lease.pool.clone())
             .bind(i64::from(lease.slots))
             .bind(lease.ttl.as_secs_f64())
-            .bind(lease.draining);
+            .bind(lease.draining)
+            .bind(lease.broker_user.clone());
         match self.execute(query).await? {
             0 => Err(over(worker)),
             _ => Ok(()),

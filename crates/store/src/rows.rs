@@ -94,6 +94,8 @@ pub struct WorkerEnd {
     pub worker: WorkerId,
     /// The pool it serves.
     pub pool: String,
+    /// [`WorkerLease::broker_user`](crate::WorkerLease::broker_user), as it was said first.
+    pub broker_user: Option<String>,
     /// How many executions it runs at once.
     pub slots: u32,
     /// [`WorkerLease::draining`](crate::WorkerLease::draining).

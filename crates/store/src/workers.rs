@@ -22,6 +22,9 @@ pub struct WorkerLease {
     pub draining: bool,
     /// How long it counts as alive without a renewal.
     pub ttl: Duration,
+    /// The user of the broker as whom it speaks. Not given: the one of the process that asks, as far as
+    /// its store was told. What is said first holds as long as the lease.
+    pub broker_user: Option<String>,
 }
 
 /// A worker as its lease row shows it.

@@ -1,12 +1,17 @@
 //! A part of the broker for one test.
 
+use std::sync::{Mutex, PoisonError};
+
 use anyhow::{Context as _, ensure};
 use lapin::options::{ExchangeDeleteOptions, QueueDeleteOptions, QueuePurgeOptions};
 use lapin::{Connection, ConnectionProperties};
+use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::{clean_up, prepared};
 
+/// Of users that exist for one test, on a broker that nobody else reaches.
+const PASSWORD: &str = "it";
 /// What names of queues begin with that a test may have made, for a broker that is not ours.
 const MOST_PARTITIONS: u16 = 16;
 
@@ -18,6 +23,8 @@ pub struct Broker {
     prefix: String,
     /// The address of the virtual host in the broker's HTTP interface.
     vhost: Option<String>,
+    /// The addresses of users that were made for it.
+    users: Mutex<Vec<String>>,
 }
 
 impl Broker {
@@ -33,6 +40,7 @@ impl Broker {
                 url,
                 prefix: format!("{name}."),
                 vhost: None,
+                users: Mutex::default(),
             });
         };
         let vhost = format!("{}/api/vhosts/{name}", admin.trim_end_matches('/'));
@@ -46,6 +54,7 @@ impl Broker {
             url: url.into(),
             prefix: String::new(),
             vhost: Some(vhost),
+            users: Mutex::default(),
         })
     }
 
@@ -75,6 +84,41 @@ impl Broker {
         ask(reqwest::Method::PUT, &address, policy.to_string()).await
     }
 
+    /// Makes a user with these rights in the virtual host, as `attune topology permissions` prints them; where it
+    /// reaches the broker.
+    ///
+    /// # Errors
+    /// When the broker refuses, or the tests were given no virtual host of their own.
+    pub async fn account(
+        &self,
+        user: &str,
+        rights: &Value,
+        keys: &[&Value],
+    ) -> anyhow::Result<String> {
+        let vhost = self.vhost.as_ref();
+        let vhost = vhost.context("a user needs ATTUNE_TEST_AMQP_ADMIN_URL")?;
+        let at = |what: &str| vhost.replace("/api/vhosts/", &format!("/api/{what}/"));
+        let (admin, _) = vhost.split_once("/api/").context("no address")?;
+        let address = format!("{admin}/api/users/{user}");
+        let made = json!({"password": PASSWORD, "tags": ""});
+        ask(reqwest::Method::PUT, &address, made.to_string()).await?;
+        let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
+        users.push(address);
+        drop(users);
+        let address = format!("{}/{user}", at("permissions"));
+        ask(reqwest::Method::PUT, &address, rights.to_string()).await?;
+        for key in keys {
+            let address = format!("{}/{user}", at("topic-permissions"));
+            ask(reqwest::Method::PUT, &address, key.to_string()).await?;
+        }
+        let mut url = url::Url::parse(&self.url)?;
+        url.set_username(user).ok().context("a URL with a user")?;
+        url.set_password(Some(PASSWORD))
+            .ok()
+            .context("a URL with a password")?;
+        Ok(url.into())
+    }
+
     /// Takes away what waits in a queue, as a broker does that ends with it, and says how many messages
     /// that were.
     ///
@@ -100,6 +144,12 @@ impl Broker {
 impl Drop for Broker {
     fn drop(&mut self) {
         let (url, prefix) = (self.url.clone(), self.prefix.clone());
+        let users = self.users.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for user in std::mem::take(users) {
+            clean_up("the end of a user".to_owned(), move || async move {
+                ask(reqwest::Method::DELETE, &user, String::new()).await
+            });
+        }
         match self.vhost.clone() {
             Some(vhost) => clean_up("the end of a virtual host".to_owned(), move || async move {
                 ask(reqwest::Method::DELETE, &vhost, String::new()).await
@@ -138,7 +188,7 @@ async fn delete_prefix(url: &str, prefix: &str) -> anyhow::Result<()> {
         "queue-stats",
         "dead-letters",
         "cluster",
-        "workers",
+        "lives",
         "reports",
     ]
     .map(|name| format!("{prefix}attune.{name}"))

@@ -36,6 +36,12 @@ impl Database {
         })
     }
 
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Where it is.
     #[must_use]
     pub fn url(&self) -> &str {
@@ -56,7 +62,19 @@ impl Drop for Database {
         let server = self.server.clone();
         let drop = format!("DROP DATABASE {} WITH (FORCE)", self.name);
         let what = format!("the end of database {}", self.name);
-        clean_up(what, move || async move { execute(&server, drop).await });
+        // What `attune migrate --grants` made for it; roles are no database's own.
+        let roles = format!("r{}_", &self.name[self.name.len() - 12..]);
+        let drop_roles = format!(
+            "DO $$ DECLARE one text; BEGIN
+                FOR one IN SELECT rolname FROM pg_roles WHERE starts_with(rolname, '{roles}') LOOP
+                    EXECUTE format('DROP ROLE %I', one);
+                END LOOP;
+            END $$"
+        );
+        clean_up(what, move || async move {
+            execute(&server, drop).await?;
+            execute(&server, drop_roles).await
+        });
     }
 }
 

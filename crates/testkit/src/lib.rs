@@ -8,6 +8,7 @@
 //! Nothing here outlives its test: processes are killed, databases and virtual hosts dropped when
 //! their owners are, by handle and never by name.
 
+mod accounts;
 mod api;
 mod broker;
 pub mod certificates;

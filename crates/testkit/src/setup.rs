@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use crate::accounts::Accounts;
+
 /// What the roles run on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wiring {
@@ -22,6 +24,8 @@ pub struct Setup {
     pub(crate) proxied: bool,
     pub(crate) prepared: Option<&'static str>,
     pub(crate) clocks: bool,
+    pub(crate) has_accounts: bool,
+    pub(crate) accounts: Accounts,
     pub(crate) settings: BTreeMap<String, String>,
 }
 
@@ -54,6 +58,8 @@ impl Setup {
             proxied: false,
             prepared: None,
             clocks: false,
+            has_accounts: false,
+            accounts: Accounts::default(),
             settings: settings.collect(),
         }
     }
@@ -108,6 +114,14 @@ impl Setup {
     #[must_use]
     pub fn prepared(mut self, statements: &'static str) -> Self {
         self.prepared = Some(statements);
+        self
+    }
+
+    /// Gives each part of a cluster a user of the broker and a login of the database of its own, with no more
+    /// rights than the program asks for.
+    #[must_use]
+    pub fn accounts(mut self) -> Self {
+        self.has_accounts = true;
         self
     }
 

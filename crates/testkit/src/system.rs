@@ -10,6 +10,7 @@ use tempfile::TempDir;
 use tokio::process::Command;
 use tokio::sync::Mutex;
 
+use crate::accounts::Accounts;
 use crate::chaos::Clocks;
 use crate::setup::{Setup, Wiring, variable};
 use crate::wait::{wait_for, within};
@@ -94,6 +95,19 @@ impl System {
                 sqlx::raw_sql(statements).execute(&mut database).await?;
             }
             migrate(&setup, folder.path()).await?;
+            if let (true, Some(servers)) = (setup.has_accounts, &servers) {
+                let operator = launch(&setup, "operator", folder.path())?;
+                let (broker, database) = (&servers.broker, &servers.database);
+                setup.accounts = Accounts::make(&operator, broker, database).await?;
+                let api = setup.accounts.user("attune-api");
+                for (key, value) in [
+                    ("broker.topology", "passive"),
+                    ("broker.require_user_id", "true"),
+                    ("broker.impersonators", &api),
+                ] {
+                    setup = setup.set(key, value);
+                }
+            }
             names = ["completion-listener", "stats", "api"]
                 .map(str::to_owned)
                 .into();
@@ -192,6 +206,28 @@ impl System {
             .as_ref()
             .context("the embedded wiring has no broker")?
             .broker)
+    }
+
+    /// As whom the broker knows a part of a system [with accounts](Setup::accounts), such as `attune-worker-gpu`.
+    #[must_use]
+    pub fn user_of(&self, part: &str) -> String {
+        self.setup.accounts.user(part)
+    }
+
+    /// Where a part of such a system reaches the broker.
+    ///
+    /// # Errors
+    /// When it has no user.
+    pub fn broker_of(&self, part: &str) -> anyhow::Result<&str> {
+        self.setup.accounts.broker(part)
+    }
+
+    /// A connection to the database as a part of such a system.
+    ///
+    /// # Errors
+    /// When it has no login, or the server refuses.
+    pub async fn database_as(&self, part: &str) -> anyhow::Result<sqlx::PgConnection> {
+        self.setup.accounts.connect(part).await
     }
 
     /// The ways to the database and to the broker.
@@ -445,6 +481,13 @@ fn launch(setup: &Setup, name: &str, folder: &Path) -> anyhow::Result<Launch> {
     let mut env: BTreeMap<String, String> = settings
         .map(|(key, value)| (variable(key), value.clone()))
         .collect();
+    let pool = setup
+        .settings
+        .get("worker.pool")
+        .map_or("default", String::as_str);
+    for (key, value) in setup.accounts.settings(role, pool) {
+        env.insert(variable(key), value);
+    }
     env.insert(variable("worker.name"), name.to_owned());
     env.insert(variable("executor.name"), name.to_owned());
     if !matches!(role, "api" | "standalone") {

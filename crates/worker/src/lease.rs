@@ -154,6 +154,7 @@ impl Leases {
                 slots: u32::try_from(options.slots).unwrap_or(u32::MAX),
                 draining: false,
                 ttl: options.lease_ttl,
+                broker_user: None,
             },
             margin: options.lease_margin(),
             guard,

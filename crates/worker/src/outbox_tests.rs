@@ -17,6 +17,7 @@ fn completion(id: i64) -> Completion {
         stderr: None,
         partition: Some(ExecutionId(id).partition()),
         worker: Some(attune_core::WorkerId::fresh()),
+        broker_user: None,
         started_at: Some(chrono::Utc::now()),
         finished_at: Some(chrono::Utc::now()),
     }

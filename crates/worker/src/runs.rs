@@ -117,6 +117,7 @@ fn completion(
         stderr: outcome.stderr,
         partition: Some(execution_id.partition()),
         worker: Some(worker),
+        broker_user: None,
         started_at: times.map(|times| times.0),
         finished_at: times.map(|times| times.1),
     })

@@ -96,6 +96,8 @@ pub(crate) async fn exchange(
         slots: asked.slots,
         lease_seconds: asked.lease_seconds,
         draining: asked.draining,
+        // What it has to say this server says for it.
+        broker_user: None,
     };
     check(&lease)?;
     caller.check_pool(&lease.pool)?;

@@ -53,6 +53,7 @@ pub(super) async fn renew(app: &App, asked: LeaseRequest) -> Result<Lease, ApiEr
         slots: asked.slots,
         ttl: Duration::from_secs(asked.lease_seconds.into()),
         draining: asked.draining,
+        broker_user: asked.broker_user,
     };
     app.ports.workers.renew_worker(&lease).await.map_err(over)?;
     Ok(Lease {

@@ -82,7 +82,7 @@ impl Http {
         };
         let id = Uuid::now_v7();
         let body = encode(id, Utc::now(), &[section]);
-        let message = Outgoing::new(Topic::Link(self.worker), id, body);
+        let message = Outgoing::new(Topic::link("default", self.worker), id, body);
         self.bus.publish(vec![message]).await
     }
 }

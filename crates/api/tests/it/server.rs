@@ -92,10 +92,10 @@ async fn a_worker_that_hangs_up_is_told_nothing_more() {
     stream.write_all(waits(worker).as_bytes()).await.unwrap();
     hellos.next().await.unwrap();
     // Who else wants its place is refused while it has a link.
-    assert!(subscribe(Topic::Link(worker)).await.is_err());
+    assert!(subscribe(Topic::link("default", worker)).await.is_err());
     drop(stream);
     let ending = async {
-        while subscribe(Topic::Link(worker)).await.is_err() {
+        while subscribe(Topic::link("default", worker)).await.is_err() {
             tokio::task::yield_now().await;
         }
     };

@@ -11,7 +11,7 @@ use attune_runtime::{Health, Metrics, Shutdown, retry_until_ready, systemd};
 use tokio::sync::watch;
 
 use super::{Own, bounds, clamp, show_troubles, spawn};
-use crate::parts::{Parts, settle};
+use crate::parts::{Parts, senders, settle};
 
 /// What keeps an executor from its work for longer than this makes the process not ready, in
 /// milliseconds.
@@ -52,6 +52,7 @@ pub(super) async fn start_executor(
         worker_grace: settings.worker.lease.grace(),
         stats_interval: settings.stats.publish_interval(),
         max_message_bytes: settings.broker.max_message_bytes,
+        senders: senders(settings, "executor")?,
         recorder,
         progress: progress(settings, health),
     };

@@ -13,7 +13,7 @@ use attune_store::{HistoryRetention, RecordRetention};
 use tokio_util::sync::CancellationToken;
 
 use super::{Own, ROUND_BOUND, show_troubles, spawn};
-use crate::parts::{Parts, settle};
+use crate::parts::{Parts, senders, settle};
 
 /// How long a request id is remembered.
 const REQUEST_RETENTION: Duration = Duration::from_secs(24 * 3600);
@@ -30,6 +30,7 @@ pub(super) async fn start_listener(
         prefetch: settings.completion_listener.prefetch,
         max_batch: settings.completion_listener.max_batch,
         max_message_bytes: settings.broker.max_message_bytes,
+        senders: senders(settings, "completion-listener")?,
         recorder,
     };
     let starting = retry_until_ready("the completions", shutdown, || async {

@@ -26,7 +26,7 @@ impl<'a> Foreign<'a> {
     pub(crate) async fn join(system: &'a System, pool: &str, slots: u32) -> anyhow::Result<Self> {
         let bus = connect(system).await?;
         let worker = Uuid::new_v4();
-        let topic = Topic::Link(WorkerId(worker));
+        let topic = Topic::link(pool, WorkerId(worker));
         let link = Subscription {
             topic,
             prefetch: 1000,

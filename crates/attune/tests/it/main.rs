@@ -28,6 +28,7 @@ mod foreign;
 mod groups;
 mod guards;
 mod histories;
+mod identities;
 mod keys;
 mod lasting;
 mod late_servers;

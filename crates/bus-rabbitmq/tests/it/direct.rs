@@ -16,7 +16,7 @@ use crate::support::{
 
 fn direct_topics() -> [Topic; 2] {
     [
-        Topic::Link(WorkerId::fresh()),
+        Topic::link("default", WorkerId::fresh()),
         Topic::Reports(OwnerId::fresh()),
     ]
 }
@@ -208,7 +208,7 @@ async fn what_stays_on_the_broker_is_two_exchanges() {
         until(&bus, topic, Fate::Unroutable).await;
     }
     within("it is removed", bus.remove(&topics)).await.unwrap();
-    for name in ["workers", "reports"] {
+    for name in ["lives", "reports"] {
         // The failure closes the channel.
         let (_connection, channel) = stranger().await;
         let exchange = prefix.name(&format!("attune.{name}"));
@@ -261,14 +261,14 @@ async fn rights_are_told() {
     }
     permissions(
         "^attune[.](executions|reports|dead-letters|completed|worker[.].*)$",
-        "^attune[.](executions|workers|dead-letters|worker[.].*)$",
+        "^attune[.](executions|lives|dead-letters|worker[.].*)$",
     )
     .await;
     bus.declare(&reports).await.expect("it may report");
     let text = refusal(bus.declare(&link).await.unwrap_err());
     for part in [
         "messages to workers",
-        "write on `attune.workers`",
+        "write on `attune.lives`",
         "permission",
     ] {
         assert!(text.contains(part), "{part} in {text}");
@@ -289,7 +289,7 @@ async fn rights_are_told() {
 
     permissions(
         ".*",
-        "^attune[.](executions|dead-letters|workers|executor[.].*)$",
+        "^attune[.](executions|dead-letters|lives|executor[.].*)$",
     )
     .await;
     let refused = within("an answer", bus.subscribe(subscription(&reports))).await;

@@ -128,7 +128,7 @@ impl Drop for Prefix {
             "queue-stats",
             "dead-letters",
             "cluster",
-            "workers",
+            "lives",
             "reports",
         ]
         .map(|name| self.name(&format!("attune.{name}")))

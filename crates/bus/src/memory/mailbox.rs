@@ -448,7 +448,11 @@ mod tests {
         mailbox.abandon();
         assert_eq!((bodies(&mut deliveries), mailbox.kept()), (vec![0], 0));
         let mut refused = Vec::new();
-        let message = Outgoing::new(Topic::Link(WorkerId::fresh()), Uuid::now_v7(), vec![]);
+        let message = Outgoing::new(
+            Topic::link("default", WorkerId::fresh()),
+            Uuid::now_v7(),
+            vec![],
+        );
         let expected = super::super::unroutable(message.clone());
         mailbox
             .post(&mut std::iter::once(message), &mut refused)

@@ -195,7 +195,7 @@ impl Shared {
                 listeners.push((topic.clone(), Arc::clone(&mailbox)));
                 Ok(mailbox)
             }
-            Topic::Reply(_) | Topic::Link(_) | Topic::Reports(_) => {
+            Topic::Reply(_) | Topic::Link(..) | Topic::Reports(_) => {
                 let mailbox = self.private(topic);
                 let mut mailboxes = self
                     .mailboxes
@@ -219,7 +219,7 @@ impl Shared {
                 .write()
                 .unwrap_or_else(PoisonError::into_inner)
                 .retain(|(_, listener)| !Arc::ptr_eq(listener, mailbox)),
-            Topic::Reply(_) | Topic::Link(_) | Topic::Reports(_) => {
+            Topic::Reply(_) | Topic::Link(..) | Topic::Reports(_) => {
                 self.mailboxes
                     .write()
                     .unwrap_or_else(PoisonError::into_inner)

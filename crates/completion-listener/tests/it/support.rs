@@ -32,6 +32,7 @@ pub(crate) fn options() -> ListenerOptions {
         prefetch: 100,
         max_batch: 50,
         max_message_bytes: MAX_BYTES,
+        senders: attune_routing::Senders::default(),
         recorder: None,
     }
 }
@@ -56,6 +57,7 @@ pub(crate) fn completion(partition: u16, n: u32) -> Completion {
         stderr: None,
         partition: None,
         worker: Some(WorkerId(Uuid::nil())),
+        broker_user: None,
         started_at: None,
         finished_at: None,
     }

@@ -61,7 +61,7 @@ impl Life {
         ttl: Duration,
     ) -> Self {
         let lease = lease_of(pool, slots, ttl);
-        let link = listen(bus, lease.worker).await;
+        let link = listen(bus, &lease).await;
         store.renew_worker(&lease).await.unwrap();
         Self::greet(lease, store, bus, link).await
     }
@@ -72,7 +72,7 @@ impl Life {
         store: &Arc<SqliteStore>,
         bus: &MemoryBus,
     ) -> Self {
-        let link = listen(bus, lease.worker).await;
+        let link = listen(bus, &lease).await;
         Self::greet(lease, store, bus, link).await
     }
 
@@ -202,12 +202,13 @@ pub(crate) fn lease_of(pool: &str, slots: u32, ttl: Duration) -> WorkerLease {
         slots,
         draining: false,
         ttl,
+        broker_user: None,
     }
 }
 
-async fn listen(bus: &MemoryBus, worker: WorkerId) -> Subscriber {
+async fn listen(bus: &MemoryBus, lease: &WorkerLease) -> Subscriber {
     let subscription = Subscription {
-        topic: Topic::Link(worker),
+        topic: Topic::link(&*lease.pool, lease.worker),
         prefetch: 100,
     };
     bus.subscribe(subscription).await.unwrap()
@@ -226,6 +227,7 @@ fn completion(worker: WorkerId, grant: &Grant) -> Completion {
         stderr: None,
         partition: None,
         worker: Some(worker),
+        broker_user: None,
         started_at: None,
         finished_at: None,
     }

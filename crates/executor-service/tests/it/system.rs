@@ -78,6 +78,7 @@ impl System {
     /// How executors work here.
     pub(crate) fn options(name: &str) -> ExecutorOptions {
         ExecutorOptions {
+            senders: Default::default(),
             recorder: None,
             progress: Default::default(),
             name: name.to_owned(),

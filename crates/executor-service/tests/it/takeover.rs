@@ -64,6 +64,7 @@ async fn takeover(policies: bool) {
             worker_grace: Duration::from_secs(60),
             stats_interval: Duration::from_secs(60),
             max_message_bytes: 1 << 20,
+            senders: Default::default(),
         };
         let stop = CancellationToken::new();
         let started = Instant::now();

@@ -180,6 +180,7 @@ fn retired(worker: WorkerId, begun: Option<Key>) -> WorkerEnd {
     WorkerEnd {
         worker,
         pool: "default".to_owned(),
+        user: None,
         slots: 64,
         renewals: 3,
         ttl: 0,
@@ -225,6 +226,7 @@ fn nobody_waits_for_a_worker_whose_process_is_gone_and_what_had_begun_there_is_k
     world.workers.push(WorkerEnd {
         worker,
         pool: "default".to_owned(),
+        user: None,
         slots: 64,
         renewals: 3,
         ttl: 60_000,

@@ -22,6 +22,7 @@ impl World {
         self.workers.push(WorkerEnd {
             worker,
             pool: "default".to_owned(),
+            user: None,
             slots,
             renewals: 0,
             ttl: 3_000,

@@ -26,6 +26,8 @@ use sections::{Sections, size};
 const MAX_BYTES_ON_THE_WAY: usize = 64 * 1024 * 1024;
 /// How many bytes go to a life at once, but always one section.
 const MAX_BYTES_TOGETHER: usize = 8 * 1024 * 1024;
+/// How long what is to be told a life waits whose lease was not read yet.
+const NOT_READ: Millis = 50;
 /// What is settled waits so long for company: nobody but the worker's memory waits for it.
 const SETTLED_AFTER: Millis = 50;
 
@@ -246,7 +248,7 @@ impl Owner {
         let due = links.filter(|(_, link)| link.due_at().is_some_and(|at| at <= now));
         let due: Vec<WorkerId> = due.map(|(worker, _)| *worker).collect();
         for worker in due {
-            self.tell_worker(worker);
+            self.tell_worker(now, worker);
         }
     }
 
@@ -298,8 +300,13 @@ impl Owner {
     }
 
     /// Sends what waits for a life.
-    fn tell_worker(&mut self, worker: WorkerId) {
+    fn tell_worker(&mut self, now: Millis, worker: WorkerId) {
         let Some(link) = self.links.links.get_mut(&worker) else {
+            return;
+        };
+        // Where it listens its lease says, which is perhaps not read yet.
+        let Some(pool) = self.roster.lock().pool_of(worker) else {
+            link.retry_at = now + NOT_READ;
             return;
         };
         let mut parts = std::mem::take(&mut link.parts);
@@ -346,6 +353,7 @@ impl Owner {
         self.links.on_the_way.insert(id, sent);
         self.out.push(Output::Dispatch {
             id,
+            pool,
             worker,
             sections,
         });
@@ -525,19 +533,6 @@ impl Owner {
     pub(super) fn is_heard_of(&mut self, worker: WorkerId) {
         self.links.is_heard(worker);
         self.roster.lock().note_reach(worker, true);
-    }
-
-    /// Opens the streams of a partition that was taken.
-    pub(super) fn open_streams(&mut self, id: PartitionId) {
-        let roster = self.roster.lock();
-        let lives = roster.lives().map(|life| life.worker);
-        // Also those that hold nothing: what they have to say goes to an earlier owner until then.
-        let mut workers: BTreeSet<WorkerId> = lives.collect();
-        workers.extend(roster.holders_of(id));
-        drop(roster);
-        for worker in workers {
-            self.links.want_sync(id, worker);
-        }
     }
 }
 

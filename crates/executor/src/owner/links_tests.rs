@@ -45,6 +45,7 @@ impl Sent {
 pub(super) fn nothing_of(worker: WorkerId) -> Reported {
     Reported {
         worker,
+        user: None,
         elsewhere: 0,
         returned: vec![],
         started: vec![],
@@ -134,6 +135,7 @@ impl World {
             action_id: ActionId(1),
             outcome: Arc::new(Outcome::succeeded(None)),
             worker,
+            user: None,
             ran: Some(1),
         };
         let partition = execution_id.partition().0;
@@ -362,6 +364,13 @@ fn whoever_takes_over_opens_streams_to_those_who_hold_something() {
     let worker = WorkerId::fresh();
     let mut world = World::serving(2, worker);
     let keys = Vec::from_iter(world.slots.iter().map(|(slot, _)| (slot.id, slot.attempt)));
+    assert!(world.sent.is_empty(), "where it listens its lease says");
+    let other = world.worker_of(64);
+    let mut lease = world.workers.remove(0);
+    assert_eq!(lease.worker, other);
+    (lease.worker, lease.ttl) = (worker, 600_000);
+    world.workers.push(lease);
+    world.pass(1_000, true);
     let sent = world.only();
     assert_eq!(sent.worker, worker);
     assert_eq!(sent.only(), (0, Some(&keys[..]), &[][..], vec![]));

@@ -5,8 +5,10 @@
 //! dispatched and not claimed is dispatched again, in the same attempt. The queues are nobody's
 //! to see until they are whole.
 
+use std::collections::BTreeSet;
+
 use attune_core::plant::Bug;
-use attune_core::{Epoch, PartitionId, RequestId};
+use attune_core::{Epoch, PartitionId, RequestId, WorkerId};
 
 use super::backoff::Backoff;
 use super::look_ups::LookUps;
@@ -242,5 +244,18 @@ impl Owner {
             epoch,
             elapsed_ms,
         });
+    }
+
+    /// Opens the streams of a partition that was taken.
+    fn open_streams(&mut self, id: PartitionId) {
+        let roster = self.roster.lock();
+        let lives = roster.lives().map(|life| life.worker);
+        // Also those that hold nothing: what they have to say goes to an earlier owner until then.
+        let mut workers: BTreeSet<WorkerId> = lives.collect();
+        workers.extend(roster.holders_of(id));
+        drop(roster);
+        for worker in workers {
+            self.links.want_sync(id, worker);
+        }
     }
 }

@@ -49,6 +49,7 @@ fn end() -> Work {
         action_id: ActionId(1),
         outcome: Arc::new(Outcome::succeeded(None)),
         worker: WorkerId::fresh(),
+        user: None,
         ran: None,
     }])
 }

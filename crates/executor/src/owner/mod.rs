@@ -13,7 +13,8 @@
 //! - `rewriting` writes again what the store refuses.
 //! - `beside` keeps dead letters and entries of the audit log that the store does not take.
 //! - `telling` says what was committed: grants, answers, snapshots, acknowledgements.
-//! - `links` tells the lives of workers, `reports` hears them, `silence` asks those that say nothing.
+//! - `links` tells the lives of workers, `reports` hears them, `speakers` says whom, `silence` asks those that say
+//!   nothing.
 //! - `sweep` compares memory with the store, beside the rounds.
 //! - `following` reads what operators hold and the policy documents, and brings them to the partitions.
 //! - `grouping` reads by what executions are grouped, when that has changed.
@@ -44,6 +45,7 @@ mod rounds;
 mod silence;
 mod slow;
 mod snapshots;
+mod speakers;
 mod steps;
 mod sweep;
 mod telling;

@@ -143,6 +143,8 @@ pub enum Output {
     Dispatch {
         /// By which its outcome is told.
         id: PublishId,
+        /// The pool that it serves.
+        pool: Arc<str>,
         /// Which life.
         worker: WorkerId,
         /// What it is told, in order.

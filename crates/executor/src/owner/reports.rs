@@ -21,6 +21,8 @@ const REST: Millis = 100;
 pub struct Reported {
     /// Which life of it.
     pub worker: WorkerId,
+    /// The user of the broker who says so, where somebody vouches for it.
+    pub user: Option<Arc<str>>,
     /// How many grants of others it has that have not ended.
     pub elsewhere: u32,
     /// Everything of this owner's partitions that it gives back and that is not settled, with the reasons.
@@ -47,7 +49,8 @@ impl Owner {
             let roster = self.roster.lock();
             roster.knows(worker) || !roster.held_by(worker).is_empty()
         };
-        if !is_somebody {
+        let user = report.user.as_deref();
+        if !is_somebody || !self.is_heard_from(worker, user, Counter::ForbiddenReport) {
             return;
         }
         self.is_heard_of(worker);

@@ -286,6 +286,7 @@ impl Owner {
         let Told::Now(delivered, in_force) = self.tell_in_force(now, delivered) else {
             return;
         };
+        let delivered = self.without_others(delivered);
         let reply_to = delivered.reply_to;
         let place = self.places.get_mut(&id);
         // What belongs to a partition that was lost meanwhile comes again, to its owner.

@@ -20,6 +20,8 @@ mod operating_tests;
 mod pausing;
 #[path = "renewing_tests.rs"]
 mod renewing;
+#[path = "speakers_tests.rs"]
+mod speakers;
 #[path = "watching_store.rs"]
 mod store;
 #[path = "untold_tests.rs"]
@@ -256,6 +258,7 @@ impl World {
                         id,
                         worker,
                         sections,
+                        ..
                     } => self.sent.push(Sent {
                         id,
                         worker,

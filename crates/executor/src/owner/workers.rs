@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use attune_core::{Bug, WorkerId};
 
-use attune_dispatch::{Key, Life};
+use attune_dispatch::{Account, Key, Life};
 
 use super::watch::Watch;
 use super::{Call, Owner, Purpose, Reply};
@@ -165,6 +165,12 @@ impl Owner {
         let next = next.map_or(self.workers.at, |wait| now + wait);
         self.workers.at = self.workers.at.min(next);
 
+        let account = |end: &WorkerEnd| Account {
+            pool: Arc::from(&*end.pool),
+            user: end.user.as_deref().map(Arc::from),
+        };
+        let accounts = ends.iter().map(|end| (end.worker, account(end)));
+        self.roster.lock().set_accounts(accounts);
         let lives = alive.iter().filter(|end| !end.ended);
         let lives = lives.map(|end| Life {
             worker: end.worker,

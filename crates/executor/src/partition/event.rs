@@ -211,6 +211,8 @@ pub struct Completion {
     pub outcome: Arc<Outcome>,
     /// Which life of a worker has run it.
     pub worker: WorkerId,
+    /// The user of the broker who says so, where somebody vouches for it.
+    pub user: Option<Arc<str>>,
     /// For how long it ran, as its worker says.
     pub ran: Option<Millis>,
 }

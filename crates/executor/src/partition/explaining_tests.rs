@@ -175,6 +175,7 @@ fn run(load: Load, seed: u64) -> Figures {
                     action_id: ACTION,
                     outcome: Arc::new(Outcome::of(status, None)),
                     worker: WORKER,
+                    user: None,
                     ran: None,
                 });
                 (now, partition.step(now, completed))

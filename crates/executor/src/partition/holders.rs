@@ -34,6 +34,7 @@ impl Partition {
             outcome,
             worker,
             ran,
+            ..
         } = completion;
         let counter = if outcome.status == Status::Cancelled {
             Counter::Cancelled

@@ -127,6 +127,7 @@ fn a_slot_that_comes_free_is_handed_on_whatever_else_is_due() {
         action_id: ActionId(1),
         outcome: Arc::new(attune_core::Outcome::succeeded(None)),
         worker: WORKER,
+        user: None,
         ran: None,
     };
     let step = granted(&mut partition, 100, Event::Completed(completion));
@@ -177,6 +178,7 @@ fn who_is_due_is_not_passed_while_others_are_woken() {
         action_id: ActionId(2),
         outcome: std::sync::Arc::new(attune_core::Outcome::succeeded(None)),
         worker: WORKER,
+        user: None,
         ran: None,
     };
     let mut effects = partition.step(5_000, Event::Completed(completion));

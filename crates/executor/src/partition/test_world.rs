@@ -544,6 +544,7 @@ pub(super) fn completion(id: ExecutionId, attempt: i32) -> Completion {
         action_id: ACTION,
         outcome: Arc::new(Outcome::succeeded(None)),
         worker: WORKER,
+        user: None,
         ran: Some(5),
     }
 }

@@ -67,6 +67,8 @@ pub struct WorkerEnd {
     pub worker: WorkerId,
     /// The pool it serves.
     pub pool: String,
+    /// The user of the broker as whom it speaks, if it has said so.
+    pub user: Option<String>,
     /// How many executions it runs at once.
     pub slots: u32,
     /// Rises with every renewal.

@@ -120,6 +120,7 @@ pub(crate) mod tests {
             stderr: None,
             partition: None,
             worker: Some(WorkerId(uuid::Uuid::nil())),
+            broker_user: None,
             started_at: None,
             finished_at: None,
         }
@@ -263,6 +264,7 @@ pub(crate) mod tests {
                 exit_code: Some(i32::MIN),
                 partition: Some(PartitionId(255)),
                 worker: all.then(WorkerId::fresh),
+                broker_user: all.then(|| "worker".to_owned()),
                 started_at: times,
                 finished_at: times,
                 result, error, stdout, stderr,

@@ -16,6 +16,7 @@ use serde_json::value::{RawValue, to_raw_value};
 
 use crate::port::Arrived;
 use crate::rules::{Item, Read, Rules};
+use crate::senders::{Sender, Senders};
 
 pub use mend::MIN_ITEM_BYTES;
 
@@ -23,10 +24,12 @@ pub use mend::MIN_ITEM_BYTES;
 pub type Outcome = (ExecutionId, Attempt, Status);
 
 /// The rules for completions.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Completions {
     /// How many partitions the cluster has.
     pub partitions: u16,
+    /// Who may report.
+    pub senders: Senders,
 }
 
 impl Rules for Completions {
@@ -36,7 +39,15 @@ impl Rules for Completions {
     const ORDERED: bool = false;
     const NAME: &'static str = "completion";
 
+    fn senders(&self) -> &Senders {
+        &self.senders
+    }
+
     fn read(&self, arrived: &Arrived, max_bytes: usize) -> Read<Outcome> {
+        let sender = match self.senders.judge(arrived.user.as_deref()) {
+            Ok(sender) => sender,
+            Err(missing) => return Read::Garbage(missing.to_owned()),
+        };
         match read(&arrived.body, max_bytes) {
             Err(error) if error.is_newer() => Read::Newer,
             Err(error) => Read::Garbage(error.to_string()),
@@ -45,7 +56,7 @@ impl Rules for Completions {
                 let items = items.into_iter();
                 Read::Items(
                     items
-                        .map(|item| judge(item, self.partitions, room))
+                        .map(|item| judge(item, sender, self.partitions, room))
                         .collect(),
                 )
             }
@@ -57,7 +68,7 @@ impl Rules for Completions {
     }
 }
 
-fn judge(item: Completed, partitions: u16, room: usize) -> Item<Outcome> {
+fn judge(item: Completed, sender: Sender<'_>, partitions: u16, room: usize) -> Item<Outcome> {
     let completion = match item {
         Ok(completion) => completion,
         Err(bad) => {
@@ -82,7 +93,7 @@ fn judge(item: Completed, partitions: u16, room: usize) -> Item<Outcome> {
         completion.attempt,
         completion.status,
     );
-    let mended = mend::mend(for_owner(completion), room);
+    let mended = mend::mend(for_owner(completion, sender), room);
     Item::Forward {
         to,
         item: mended.item,
@@ -91,10 +102,16 @@ fn judge(item: Completed, partitions: u16, room: usize) -> Item<Outcome> {
     }
 }
 
-/// Without what an owner does not need.
-fn for_owner(completion: Completion) -> Completion {
+/// Without what an owner does not need, and with who has reported it: by that the owner knows whether it
+/// comes from whoever ran it.
+fn for_owner(completion: Completion, sender: Sender<'_>) -> Completion {
     Completion {
         partition: None,
+        broker_user: match sender {
+            Sender::User(user) => Some(user.to_owned()),
+            Sender::Trusted => completion.broker_user,
+            Sender::Unknown => None,
+        },
         ..completion
     }
 }

@@ -13,11 +13,12 @@ use chrono::DateTime;
 use proptest::prelude::{Strategy, any, prop, prop_assert, prop_assert_eq, proptest};
 use uuid::Uuid;
 
-use crate::world::{BOUNDS, MAX_BYTES, PARTITIONS, Say, World, header};
+use crate::world::{BOUNDS, MAX_BYTES, NOBODY, PARTITIONS, Say, World, header};
 
 /// The relay is told of one partition less: what is for that one can go nowhere.
 const RULES: Completions = Completions {
     partitions: PARTITIONS - 1,
+    senders: NOBODY,
 };
 const NEWER: &str = r#"{"message_id":"00000000-0000-0000-0000-000000000000","message_type":"execution.completed","version":2,"timestamp":"2026-01-02T03:04:05Z","payload":{}}"#;
 
@@ -34,6 +35,7 @@ fn completion(partition: u16, n: u32) -> Completion {
         stderr: None,
         partition: None,
         worker: Some(WorkerId(Uuid::nil())),
+        broker_user: None,
         started_at: None,
         finished_at: None,
     }

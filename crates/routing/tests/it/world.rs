@@ -5,12 +5,19 @@ use std::time::Duration;
 
 use attune_core::Refusal;
 use attune_routing::{
-    Answer, Arrived, Bounds, CallId, DeliveryId, Input, Message, Now, Output, Relay, Rules, Target,
+    Answer, Arrived, Bounds, CallId, DeliveryId, Input, Message, Now, Output, Relay, Rules,
+    Senders, Target,
 };
 use bytes::Bytes;
 use chrono::DateTime;
 use uuid::Uuid;
 
+/// The broker vouches for nobody.
+pub(crate) const NOBODY: Senders = Senders {
+    required: false,
+    own: None,
+    impersonators: BTreeSet::new(),
+};
 /// The cluster's partitions.
 pub(crate) const PARTITIONS: u16 = 4;
 pub(crate) const MAX_BYTES: usize = 8_192;
@@ -98,6 +105,7 @@ impl<R: Rules<Note: std::fmt::Debug>> World<R> {
             body: body.into(),
             message_id: Some(message_id.to_string()),
             reply_to: None,
+            user: None,
             headers,
         };
         self.step(Input::Delivered(vec![arrived]));

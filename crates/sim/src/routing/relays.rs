@@ -6,7 +6,7 @@ use std::time::Duration;
 use attune_core::{PartitionId, Refusal};
 use attune_routing::{
     Answer, Arrived, Bounds, CallId, Completions, DeliveryId, Firings, Input, Message, Now, Output,
-    Relay as Machine, Target,
+    Relay as Machine, Senders, Target,
 };
 use chrono::DateTime;
 use uuid::Uuid;
@@ -95,9 +95,18 @@ impl World {
             window: PREFETCH,
             window_bytes: MAX_BYTES,
         };
+        let senders = Senders::default();
+        let firings = Firings {
+            partitions,
+            senders: senders.clone(),
+        };
+        let completions = Completions {
+            partitions,
+            senders,
+        };
         let kind = match source(r) {
-            Name::Firings => Kind::Firings(Machine::new(Firings { partitions }, bounds, ids)),
-            _ => Kind::Completions(Machine::new(Completions { partitions }, bounds, ids)),
+            Name::Firings => Kind::Firings(Machine::new(firings, bounds, ids)),
+            _ => Kind::Completions(Machine::new(completions, bounds, ids)),
         };
         let life = self.routing.relays[r].life + 1;
         self.routing.relays[r] = Relay {
@@ -160,6 +169,7 @@ impl World {
             body: wire.body.clone(),
             message_id: wire.message_id.map(|id| id.to_string()),
             reply_to: None,
+            user: None,
             headers: wire.headers.clone(),
         })
     }

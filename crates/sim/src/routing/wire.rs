@@ -155,6 +155,7 @@ fn reported(completion: Completion) -> v1::Completion {
         stderr: outcome.stderr,
         partition: None,
         worker: Some(completion.worker),
+        broker_user: None,
         started_at: None,
         finished_at: None,
     }
@@ -165,6 +166,7 @@ fn completion(item: v1::Completion) -> Completion {
         worker: item
             .worker
             .unwrap_or(attune_core::WorkerId(uuid::Uuid::nil())),
+        user: item.broker_user.map(Arc::from),
         ran: None,
         execution_id: item.execution_id,
         attempt: item.attempt,

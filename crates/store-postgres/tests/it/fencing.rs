@@ -200,6 +200,7 @@ async fn a_locked_worker_row_holds_up_no_other() {
                 slots: 1,
                 draining: false,
                 ttl: Duration::from_secs(600),
+                broker_user: None,
             };
             db.store.renew_worker(&lease).await.unwrap();
         }

@@ -157,6 +157,7 @@ impl TestDb {
             slots: 10,
             draining: false,
             ttl: Duration::from_secs(600),
+            broker_user: None,
         };
         self.store.renew_worker(&lease).await.unwrap();
         lease.worker

@@ -102,6 +102,7 @@ pub(crate) fn worker(name: &str) -> WorkerLease {
         slots: 1,
         draining: false,
         ttl: LONG,
+        broker_user: None,
     }
 }
 

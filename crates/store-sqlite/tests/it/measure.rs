@@ -153,6 +153,7 @@ async fn prepared() -> (SqliteStore, Owner, WorkerId) {
         slots: 500,
         draining: false,
         ttl: LONG,
+        broker_user: None,
     };
     store.renew_worker(&lease).await.unwrap();
     (store, owner, lease.worker)

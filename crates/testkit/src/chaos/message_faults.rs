@@ -16,7 +16,7 @@ use super::actions::{PARTITIONS, POISON, Policy};
 use super::amqp::{EXCHANGE, envelope};
 use super::nemesis::{Fault, Lane, Rig};
 use super::probe;
-use super::stranger::{REPORTS, WORKERS};
+use super::stranger::{LIVES, REPORTS};
 use crate::Api;
 
 /// A fault whose work is the async function `$work`.
@@ -107,7 +107,9 @@ async fn direct(rig: &Rig) -> anyhow::Result<Vec<(&'static str, String)>> {
         let ids = found.filter_map(|one| Some((exchange, one["id"].as_str()?.to_owned())));
         ids.collect::<Vec<_>>()
     };
-    Ok([of("workers", WORKERS), of("executors", REPORTS)].concat())
+    let lives = of("workers", LIVES).into_iter();
+    let lives = lives.map(|(exchange, id)| (exchange, format!("*.{id}")));
+    Ok([lives.collect(), of("executors", REPORTS)].concat())
 }
 
 async fn replay(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Result<bool> {
@@ -146,7 +148,7 @@ async fn garbage(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Resul
         let found = direct.iter().find(|(place, _)| *place == exchange);
         found.map(|(exchange, key)| (*exchange, key.clone(), kind))
     };
-    let told = one(WORKERS, "execution.requested");
+    let told = one(LIVES, "execution.requested");
     let kinds = kinds.into_iter().chain(told);
     let kinds = kinds.chain(one(REPORTS, "worker.report"));
     let id = Uuid::now_v7;

@@ -19,7 +19,7 @@ use super::ledger::Ledger;
 use crate::{Spoiler, illegible_properties};
 
 /// Where owners tell lives of workers what to do, and where workers tell executors what came of it.
-pub(crate) const WORKERS: &str = "attune.workers";
+pub(crate) const LIVES: &str = "attune.lives";
 pub(crate) const REPORTS: &str = "attune.reports";
 /// How many overheard messages are kept, and how many more are overheard at a time.
 const KEPT: usize = 800;

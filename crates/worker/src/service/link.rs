@@ -58,11 +58,11 @@ impl Link {
     /// When the bus refuses for good, or `shutdown` came first.
     async fn open(
         bus: &Arc<dyn Bus>,
-        worker: WorkerId,
+        (pool, worker): (&str, WorkerId),
         shutdown: &CancellationToken,
     ) -> Result<Self, WorkerError> {
         let subscription = Subscription {
-            topic: Topic::Link(worker),
+            topic: Topic::link(pool, worker),
             prefetch: PREFETCH,
         };
         let subscriber = subscribe(bus, subscription, shutdown).await?;
@@ -99,7 +99,7 @@ pub(crate) async fn begin(
 ) -> Result<Option<(Arc<Life>, Link)>, WorkerError> {
     loop {
         let worker = WorkerId::fresh();
-        let link = match Link::open(bus, worker, shutdown).await {
+        let link = match Link::open(bus, (pool, worker), shutdown).await {
             Ok(link) => link,
             Err(WorkerError::Stopped) => return Ok(None),
             Err(error) => return Err(error),
@@ -110,7 +110,7 @@ pub(crate) async fn begin(
             Registered::Life(life) => {
                 let opened = match link {
                     Some(link) => Ok(link),
-                    None => Link::open(bus, worker, shutdown).await,
+                    None => Link::open(bus, (pool, worker), shutdown).await,
                 };
                 let link = match opened {
                     Ok(link) => link,

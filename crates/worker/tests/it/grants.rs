@@ -182,7 +182,7 @@ async fn what_cannot_be_read_is_dropped_and_counted() {
         prefetch: 10,
     };
     let mut letters = rig.bus.subscribe(letters).await.unwrap();
-    let link = Topic::Link(rig.life().await);
+    let link = Topic::link("default", rig.life().await);
     let newer = r#"{"message_id":"0198c1f0-0000-7000-8000-000000000000","message_type":"execution.requested","version":3,"timestamp":"2026-01-02T03:04:05Z","payload":{}}"#;
     for body in ["nonsense", newer, "{}"] {
         rig.publish(link.clone(), body.into()).await;

@@ -154,7 +154,7 @@ impl Owner {
     ) -> Result<(), PublishError> {
         let id = Uuid::now_v7();
         let body = encode(id, Utc::now(), std::slice::from_ref(section));
-        let message = Outgoing::new(Topic::Link(worker), id, body);
+        let message = Outgoing::new(Topic::link("default", worker), id, body);
         self.bus.publish(vec![message]).await
     }
 

@@ -170,7 +170,7 @@ impl Rig {
 
     /// Waits until the worker has taken everything that it was sent, and done what follows.
     pub(crate) async fn all_is_taken(&mut self) {
-        let link = Topic::Link(self.life().await);
+        let link = Topic::link("default", self.life().await);
         until("all is acknowledged", || self.bus.unsettled(&link) == 0).await;
     }
 
