@@ -6,6 +6,7 @@ mod fairness;
 mod identity;
 mod policies;
 mod rates;
+mod resources;
 mod shapes;
 mod told;
 mod tries;
@@ -27,6 +28,7 @@ pub use policies::{
     ActionDefaults, ConcurrencyDefaults, PolicyDocument, PolicyScope, RetryDefaults,
 };
 pub use rates::{Calendar, OnRate, Quota, RateLimit};
+pub use resources::Resources;
 pub use shapes::{Argv, Levels, Places, Weights, When};
 pub use told::EventName;
 pub use tries::{Backoff, Retry, TryEnd};
@@ -191,6 +193,9 @@ pub struct ActionSpec {
     /// Variables that its program sees beside those that the worker lets through.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
+    /// What a run of it may take of its machine.
+    #[serde(default, skip_serializing_if = "Resources::is_empty")]
+    pub resources: Resources,
     /// Its limits.
     #[serde(default)]
     pub policy: ActionPolicy,

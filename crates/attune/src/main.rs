@@ -4,6 +4,7 @@ mod api_role;
 mod bench;
 mod check_history;
 mod cli;
+mod containment;
 mod demo;
 mod exposure;
 mod fence;
@@ -14,6 +15,7 @@ mod parts;
 mod roles;
 mod topology;
 
+use std::ffi::OsString;
 use std::io::Write as _;
 use std::pin::pin;
 use std::process::ExitCode;
@@ -35,13 +37,25 @@ use crate::roles::Role;
 /// for another, whoever needs one panics; a worker would fail all that it runs.
 const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
+/// The first argument of a launcher, which a worker starts and nobody else.
+const LAUNCH: &str = "launch";
 /// The exit code of a client command that was typed or set up wrongly.
 const WRONG_USAGE: u8 = 2;
 /// The exit code of a command that a signal has told to end before it was done, as shells give it.
 const TOLD_TO_END: u8 = 143;
 
 fn main() -> ExitCode {
+    // Before anything else, as it stands before each program that a worker runs.
+    let mut arguments = std::env::args_os().skip(1).peekable();
+    if arguments.next_if(|first| first == LAUNCH).is_some() {
+        return launch(arguments);
+    }
     let cli = Cli::of_process();
+    if runs_programs(&cli.command)
+        && let Err(error) = attune_worker::close_to_others()
+    {
+        eprintln!("attune: programs can look into this process: {error}");
+    }
     if let Command::Guard(guarding) = &cli.command {
         return guard(&cli, guarding);
     }
@@ -104,6 +118,23 @@ fn tell(error: &anyhow::Error) {
         attune_core::foreign::shown(&text)
     )
     .ok();
+}
+
+/// Whether a process holds passwords while it runs what others have written, or knows what such a one runs.
+fn runs_programs(command: &Command) -> bool {
+    matches!(
+        command,
+        Command::Worker | Command::Standalone | Command::Demo(_) | Command::Guard(_)
+    )
+}
+
+/// Becomes the program that the arguments name, for the worker that started this process. Without
+/// settings, a log or a runtime: it adds to the time that each program takes to start.
+fn launch(arguments: impl Iterator<Item = OsString>) -> ExitCode {
+    if let Err(error) = attune_worker::launch(arguments) {
+        eprintln!("attune: {LAUNCH}: {error}");
+    }
+    ExitCode::FAILURE
 }
 
 /// Without a runtime of threads: it only waits, and there is one for each worker.

@@ -23,7 +23,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::parts::Parts;
-use crate::{api_role, exposure, keys_command};
+use crate::{api_role, containment, exposure, keys_command};
 use keepers::{start_listener, start_stats};
 
 mod executor;
@@ -109,6 +109,7 @@ pub(crate) async fn serve(
     {
         tracing::warn!(error.message = %error, "the limit of open files stays as it is");
     }
+    containment::check_root(settings, roles)?;
     let shutdown = Shutdown::new();
     shutdown.listen_for_signals()?;
     let name = name_of(roles);
@@ -354,6 +355,7 @@ async fn start_worker(
         work_dir: worker.work_dir_or_temp(),
         state_dir: worker.state_dir_or_work_dir(),
         env_allow: worker.env_allow.clone(),
+        containment: containment::of(settings)?,
         fetch: fetch_command(&http),
         http,
         max_message_bytes: settings.broker.max_message_bytes,

@@ -4,14 +4,20 @@
 //! is lenient where a setting must not be: it rounds `3.7` to 4, takes `yes` for the number 1
 //! and stops at the first problem without naming its source.
 
+mod contained;
+mod lists;
+mod urls;
+
 use std::net::SocketAddr;
 
 use attune_core::network::is_public;
-use attune_core::{Network, PartitionId, Subnet};
+use attune_core::{Network, PartitionId};
 use serde_json::Value;
-use url::Url;
 
-use crate::secret::percent_decoded;
+use contained::{check_account, check_cpu, check_size};
+use lists::{check_list, check_subnet, check_user, check_variable_name, fitting};
+use urls::check_url;
+pub(crate) use urls::{PASSWORDS, POSTGRES_PARAMETERS};
 
 /// One key: its dotted name and what it takes.
 pub(crate) struct Key {
@@ -57,7 +63,20 @@ pub(crate) enum Kind {
     Subnets,
     /// A list of users of the broker.
     Users,
+    /// A list of some of these words.
+    Words(&'static [&'static str]),
+    /// A list of folders, by their whole paths.
+    Folders,
+    /// An account of this machine.
+    Account,
+    /// So many bytes, as in `512Mi`.
+    Size,
+    /// So many processors, as in `1.5`.
+    Cpu,
 }
+
+/// What a worker knows how to do itself.
+const BUILTINS: [&str; 6] = ["noop", "echo", "sleep", "fail", "command", "http.get"];
 
 const DAY_SECONDS: u64 = 24 * 3600;
 /// The highest rate and the largest burst.
@@ -159,6 +178,32 @@ pub(crate) const KEYS: &[Key] = &[
     seconds("worker.http.timeout_seconds", 1, 3600),
     integer("worker.http.max_body_bytes", 1, BROKER_MAX_MESSAGE, "bytes"),
     key("worker.env_allow", Kind::VariableNames),
+    key("worker.env_unsafe", Kind::Switch),
+    key("worker.builtins", Kind::Words(&BUILTINS)),
+    key("worker.program_dirs", Kind::Folders),
+    key("worker.allow_root", Kind::Switch),
+    optional("worker.run_as", Kind::Account),
+    key("worker.sandbox", Kind::Choice(&["auto", "required", "off"])),
+    key("worker.write_dirs", Kind::Folders),
+    optional("worker.limits.memory", Kind::Size),
+    optional("worker.limits.cpu", Kind::Cpu),
+    optional(
+        "worker.limits.pids",
+        Kind::Integer {
+            min: 1,
+            max: 4_194_304,
+            unit: "processes",
+        },
+    ),
+    optional(
+        "worker.limits.open_files",
+        Kind::Integer {
+            min: 16,
+            max: 1_048_576,
+            unit: "files",
+        },
+    ),
+    optional("worker.limits.file_size", Kind::Size),
     key("api.listen", Kind::Listen),
     optional("api.auth", Kind::Choice(&["required", "off"])),
     optional("api.tls.cert_file", Kind::File),
@@ -282,6 +327,13 @@ impl Kind {
             Self::Users => {
                 "a list of users of the broker, such as [rules] or \"attune-api, rules\"".to_owned()
             }
+            Self::Words(words) => format!("a list of {}", words.join(", ")),
+            Self::Folders => "a list of folders that begin with /".to_owned(),
+            Self::Account => {
+                "the name of an account, its number, or NUMBER:NUMBER of its group".to_owned()
+            }
+            Self::Size => "a number of bytes, such as 1073741824, 512Mi or 2Gi".to_owned(),
+            Self::Cpu => "a number of processors from 0.01 to 1024, such as 1.5".to_owned(),
         }
     }
 
@@ -292,6 +344,13 @@ impl Kind {
             Self::VariableNames => check_list(value, check_variable_name),
             Self::Subnets => check_list(value, check_subnet),
             Self::Users => check_list(value, check_user),
+            Self::Words(words) => check_list(value, |word| fitting(word, words.contains(&word))),
+            Self::Folders => check_list(value, |path| {
+                fitting(path, path.starts_with('/') && !path.contains('\0'))
+            }),
+            Self::Account => check_account(value),
+            Self::Size => check_size(value),
+            Self::Cpu => check_cpu(value),
             Self::Url(schemes) => check_url(value, schemes),
             Self::Choice(words) => check_text(value, |text| {
                 if words.contains(&text) {
@@ -366,112 +425,6 @@ fn check_text(
     Ok(value.clone())
 }
 
-/// How a password stands in a URL.
-pub(crate) const PASSWORDS: &str =
-    "write in a password %2F for /, %23 for #, %3F for ? and %40 for @";
-
-/// Never repeats the value: it may hold a password.
-fn check_url(value: &Value, schemes: &[&str]) -> Result<Value, String> {
-    let Value::String(text) = value else {
-        return Err("the value is not a text (it is not shown here)".to_owned());
-    };
-    let place = text
-        .split_once("://")
-        .filter(|(scheme, _)| schemes.contains(scheme))
-        .map(|(_, rest)| rest)
-        .ok_or("the value is not such a URL (it is not shown here)")?;
-    if place.is_empty() {
-        return Err("the URL names no host".to_owned());
-    }
-    if text.chars().any(char::is_whitespace) {
-        return Err("the URL holds white space; write it as %20".to_owned());
-    }
-    if text.chars().any(char::is_control) {
-        return Err("the URL holds a control character, such as NUL".to_owned());
-    }
-    // The drivers read it by the same library; its words repeat nothing of what was read.
-    let url = Url::parse(text).map_err(|error| match text.contains('@') {
-        true => format!("the URL cannot be read: {error}; {PASSWORDS}"),
-        false => format!("the URL cannot be read: {error}"),
-    })?;
-    if url.port() == Some(0) {
-        return Err("the URL names port 0".to_owned());
-    }
-    if schemes.contains(&"postgres") {
-        check_postgres_parameters(place)?;
-    }
-    Ok(value.clone())
-}
-
-/// What the database driver knows; whatever else there is it logs, with the value.
-pub(crate) const POSTGRES_PARAMETERS: [&str; 18] = [
-    "application_name",
-    "dbname",
-    "host",
-    "hostaddr",
-    "options",
-    "password",
-    "port",
-    "ssl-ca",
-    "ssl-cert",
-    "ssl-key",
-    "ssl-mode",
-    "ssl-root-cert",
-    "sslcert",
-    "sslkey",
-    "sslmode",
-    "sslrootcert",
-    "statement-cache-capacity",
-    "user",
-];
-
-/// What the driver takes for `sslmode`.
-const SSL_MODES: [&str; 6] = [
-    "disable",
-    "allow",
-    "prefer",
-    "require",
-    "verify-ca",
-    "verify-full",
-];
-
-/// Refuses parameters that the driver does not know, without their values.
-fn check_postgres_parameters(place: &str) -> Result<(), String> {
-    let before_fragment = place.split('#').next().unwrap_or_default();
-    let Some((_, query)) = before_fragment.split_once('?') else {
-        return Ok(());
-    };
-    // With an unescaped `?` in it, this may be the end of a password.
-    let shown = !place[before_fragment.find('?').unwrap_or_default()..].contains('@');
-    for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
-        let (name, has_value) = match parameter.split_once('=') {
-            Some((name, _)) => (percent_decoded(name), true),
-            None => (percent_decoded(parameter), false),
-        };
-        let is_mode = matches!(&*name, "sslmode" | "ssl-mode");
-        let mode = parameter.split_once('=').map_or("", |(_, mode)| mode);
-        let mode = percent_decoded(mode).to_ascii_lowercase();
-        if is_mode && !SSL_MODES.contains(&mode.as_str()) {
-            let modes = SSL_MODES.join(", ");
-            return Err(format!("`{name}` of the URL is none of {modes}"));
-        }
-        let is_option = name.starts_with("options[") && name.ends_with(']');
-        if is_option || POSTGRES_PARAMETERS.contains(&&*name) {
-            continue;
-        }
-        let named = if shown && has_value && name.len() <= 64 && name.bytes().all(is_name) {
-            format!("the URL has a parameter `{name}`")
-        } else {
-            "the URL has a parameter (it is not shown here)".to_owned()
-        };
-        return Err(format!(
-            "{named} that is not known; there are {} and options[NAME]",
-            POSTGRES_PARAMETERS.join(", ")
-        ));
-    }
-    Ok(())
-}
-
 fn read_listen(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| unfit(text))
 }
@@ -539,42 +492,4 @@ fn check_log_directive(text: &str) -> Result<(), String> {
 
 fn is_level(text: &str, levels: &[&str]) -> bool {
     levels.contains(&text.to_ascii_lowercase().as_str())
-}
-
-/// Takes a list, or a text with commas between its items.
-fn check_list(value: &Value, check: impl Fn(&str) -> Result<(), String>) -> Result<Value, String> {
-    let items: Vec<&str> = match value {
-        Value::String(text) => text
-            .split(',')
-            .map(str::trim)
-            .filter(|item| !item.is_empty())
-            .collect(),
-        Value::Array(items) => items
-            .iter()
-            .map(|item| item.as_str().ok_or_else(|| describe(item)))
-            .collect::<Result<_, _>>()?,
-        _ => return Err(describe(value)),
-    };
-    items.iter().try_for_each(|item| check(item))?;
-    Ok(Value::from(items))
-}
-
-fn check_variable_name(name: &str) -> Result<(), String> {
-    if name.is_empty() || name.contains(['=', '\0', ' ']) {
-        return Err(unfit(name));
-    }
-    Ok(())
-}
-
-fn check_user(name: &str) -> Result<(), String> {
-    match name.is_empty() || name.len() > 255 || name.contains('\0') {
-        true => Err(unfit(name)),
-        false => Ok(()),
-    }
-}
-
-fn check_subnet(text: &str) -> Result<(), String> {
-    text.parse::<Subnet>()
-        .map(drop)
-        .map_err(|error| error.to_string())
 }

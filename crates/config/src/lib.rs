@@ -42,8 +42,9 @@ pub use secret::{Secret, redact_urls};
 pub use settings::{
     BatchSettings, ClusterSettings, CompletionListenerSettings, DatabaseSettings, ExecutorSettings,
     HistorySettings, IntakeSettings, LeaseSettings, LogFormat, LogSettings, MetricsSettings,
-    OpsSettings, PrintFormat, QueueSettings, ReconcileSettings, Settings, StatsSettings, Wiring,
-    WorkerHttpSettings, WorkerLeaseSettings, WorkerSettings, host_name,
+    OpsSettings, PrintFormat, QueueSettings, ReconcileSettings, SandboxMode, Settings,
+    StatsSettings, Wiring, WorkerHttpSettings, WorkerLeaseSettings, WorkerLimits, WorkerSettings,
+    host_name,
 };
 
 /// The commented default file, as it is in the program: every key with its default.

@@ -12,6 +12,7 @@ use crate::ids::{ActionId, PartitionId};
 use crate::input;
 use crate::policy::{ActionPolicy, check_count};
 use crate::reject::Reject;
+use crate::resources::Resources;
 
 pub(crate) use retry::MAX_ATTEMPTS;
 
@@ -160,6 +161,9 @@ pub struct ActionSpec {
     /// Variables that its program sees beside those that the worker lets through.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
+    /// What a run of it may take of its machine.
+    #[serde(default, skip_serializing_if = "Resources::is_empty")]
+    pub resources: Resources,
     /// Its limits.
     #[serde(default)]
     pub policy: ActionPolicy,
@@ -186,6 +190,7 @@ impl ActionSpec {
             on_worker_lost: None,
             max_attempts: None,
             env: BTreeMap::new(),
+            resources: Resources::default(),
             policy: ActionPolicy::default(),
         }
         .settled()
@@ -193,7 +198,8 @@ impl ActionSpec {
 
     /// How many bytes of a dispatch its definition takes: what to run, and the environment.
     pub fn dispatch_bytes(&self) -> usize {
-        serde_json::to_vec(&(&self.run, &self.env, &self.action_ref)).map_or(0, |bytes| bytes.len())
+        serde_json::to_vec(&(&self.run, &self.env, &self.action_ref, &self.resources))
+            .map_or(0, |bytes| bytes.len())
     }
 
     /// Checks what the types alone do not.
@@ -241,6 +247,7 @@ impl ActionSpec {
                 ));
             }
         }
+        self.resources.check()?;
         check_count("max_attempts", self.max_attempts, "3")?;
         self.policy.check(self.parameters.as_ref())?;
         self.check_retry()?;

@@ -22,6 +22,7 @@ pub mod priority;
 pub mod promise;
 pub mod refusal;
 pub mod reject;
+pub mod resources;
 pub mod source;
 pub mod span;
 pub mod stats;
@@ -54,6 +55,7 @@ pub use priority::Priority;
 pub use promise::Promise;
 pub use refusal::Refusal;
 pub use reject::{Reject, RejectCode};
+pub use resources::{Cpu, Resources, Size};
 /// JSON as it came, unread.
 pub use serde_json::value::RawValue;
 pub use source::Source;

@@ -1,11 +1,13 @@
 //! How an execution ended.
 
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 
 use crate::reject::RejectCode;
 use crate::status::Status;
 
-/// Why an execution has ended that was not run to its end, for programs.
+/// Why an execution has ended that was not run to its own end, for programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EndCode {
     /// The queue was full, and another one took its place.
@@ -14,6 +16,10 @@ pub enum EndCode {
     Replaced,
     /// It waited longer than its queue allows.
     Expired,
+    /// Its program took more memory than it may.
+    OutOfMemory,
+    /// Its program had more processes than it may.
+    TooManyProcesses,
     /// It was refused.
     Rejected(RejectCode),
 }
@@ -26,8 +32,36 @@ impl EndCode {
             Self::Dropped => "DROPPED",
             Self::Replaced => "REPLACED",
             Self::Expired => "EXPIRED",
+            Self::OutOfMemory => "OUT_OF_MEMORY",
+            Self::TooManyProcesses => "TOO_MANY_PROCESSES",
             Self::Rejected(code) => code.as_str(),
         }
+    }
+
+    /// The one of this name among those that the worker of a run says.
+    #[must_use]
+    pub fn of_run(name: &str) -> Option<Self> {
+        let said = [Self::OutOfMemory, Self::TooManyProcesses];
+        said.into_iter().find(|code| code.as_str() == name)
+    }
+}
+
+impl Serialize for EndCode {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
+/// Those that a worker says are read; the others are nobody's to say.
+impl<'de> Deserialize<'de> for EndCode {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let name = String::deserialize(deserializer)?;
+        Self::of_run(&name).ok_or_else(|| {
+            let shown: String = name.chars().take(64).collect();
+            D::Error::custom(format!(
+                "{shown:?} is no code of a run; there are OUT_OF_MEMORY and TOO_MANY_PROCESSES"
+            ))
+        })
     }
 }
 

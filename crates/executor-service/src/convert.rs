@@ -409,7 +409,7 @@ pub(crate) fn completion(item: v1::Completion) -> Option<Completion> {
         action_id: item.action_id,
         outcome: Arc::new(Outcome {
             status: item.status,
-            code: None,
+            code: item.code,
             result: item.result,
             error: item.error,
             exit_code: item.exit_code,
@@ -477,6 +477,7 @@ fn grant(dispatch: Dispatch) -> v2::Grant {
         run: spec.run.clone(),
         timeout_seconds: body.timeout_seconds.unwrap_or(spec.timeout_seconds),
         env: spec.env.clone(),
+        resources: spec.resources,
         slots: grantee.slots,
     }
 }

@@ -347,7 +347,10 @@ fn gone(code: Option<EndCode>, newcomer: Option<(ExecutionId, OrderRule)>) -> Op
     let by = match code? {
         EndCode::Dropped => GoneBy::Dropped,
         EndCode::Replaced => GoneBy::Replaced,
-        EndCode::Expired | EndCode::Rejected(_) => return None,
+        EndCode::Expired
+        | EndCode::OutOfMemory
+        | EndCode::TooManyProcesses
+        | EndCode::Rejected(_) => return None,
     };
     Some(Gone {
         by,

@@ -2,7 +2,7 @@
 
 use attune_core::policy::EventKind;
 use attune_core::{
-    ActionId, Attempt, Epoch, ExecutionId, Explanation, OperationId, OwnerId, PartitionId,
+    ActionId, Attempt, EndCode, Epoch, ExecutionId, Explanation, OperationId, OwnerId, PartitionId,
     PauseMode, Priority, QueueStats, Reject, RequestId, Status, Submission, WorkerId, or_null,
 };
 use chrono::{DateTime, Utc};
@@ -218,6 +218,9 @@ pub struct Completion {
     /// Why it did not succeed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// Why its worker has ended it, for programs: `OUT_OF_MEMORY` or `TOO_MANY_PROCESSES`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<EndCode>,
     /// The exit code of its program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use attune_core::{
-    ActionId, Attempt, Epoch, ExecutionId, OwnerId, PartitionId, Run, WorkerId, or_null,
+    ActionId, Attempt, Epoch, ExecutionId, OwnerId, PartitionId, Resources, Run, WorkerId, or_null,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -55,6 +55,9 @@ pub struct Grant {
     /// Variables its program sees.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
+    /// What it may take of its machine; what is not said is the worker's to say.
+    #[serde(default, skip_serializing_if = "Resources::is_empty")]
+    pub resources: Resources,
     /// Where it is granted ahead of its slot: how many executions of its action may run at once at this life. It
     /// begins when fewer do, after those of its action that were granted before it.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -27,6 +27,7 @@ fn completion(id: i64) -> ExecutionCompleted {
         status: Status::Succeeded,
         result: None,
         error: None,
+        code: None,
         exit_code: None,
         stdout: None,
         stderr: None,

@@ -490,6 +490,11 @@ fn launch(setup: &Setup, name: &str, folder: &Path) -> anyhow::Result<Launch> {
     }
     env.insert(variable("worker.name"), name.to_owned());
     env.insert(variable("executor.name"), name.to_owned());
+    if role == "worker" {
+        // Tests may run as root.
+        env.entry(variable("worker.allow_root"))
+            .or_insert_with(|| "true".to_owned());
+    }
     if !matches!(role, "api" | "standalone") {
         env.insert(variable("metrics.listen"), "127.0.0.1:0".to_owned());
     }

@@ -14,14 +14,18 @@
 //!   whole process groups, reports nothing of it, and comes back under a fresh id. Whoever takes
 //!   its slots back decides what happens to them. When the worker itself cannot kill, because
 //!   it was killed or stands still, its [`guard`] does. What an action does outside is guarded by the fencing token it is given, `ATTUNE_EXECUTION_ID` and `ATTUNE_ATTEMPT`.
+//! - **What a program can do is bounded before it begins**, by a launcher that puts itself where the program
+//!   is to be and then becomes it ([`Containment`]).
 //! - **A completion is sent until it is confirmed**, under the same message id, and again while
 //!   it is not settled. Completions gather while one message is under way and travel together.
 
 mod begun;
+mod containment;
 mod counters;
 mod error;
 mod former;
 pub mod guard;
+mod launch;
 mod lease;
 mod options;
 mod outbox;
@@ -35,8 +39,10 @@ mod worker;
 use attune_runtime::clock;
 use std::sync;
 
+pub use containment::close_to_others;
 pub use counters::WorkerCounters;
 pub use error::WorkerError;
-pub use options::{HttpOptions, WorkerOptions};
+pub use launch::{Account, launch};
+pub use options::{Containment, HttpOptions, SandboxMode, WorkerOptions};
 pub use runner::run_http;
 pub use worker::{Worker, WorkerHandle};

@@ -12,6 +12,7 @@ fn completion(id: i64) -> Completion {
         status: Status::Succeeded,
         result: None,
         error: None,
+        code: None,
         exit_code: None,
         stdout: None,
         stderr: None,

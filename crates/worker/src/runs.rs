@@ -112,6 +112,7 @@ fn completion(
         status: outcome.status,
         result: outcome.result,
         error: outcome.error,
+        code: outcome.code,
         exit_code: outcome.exit_code,
         stdout: outcome.stdout,
         stderr: outcome.stderr,
@@ -192,7 +193,7 @@ impl Runs {
     pub(crate) fn start(&mut self, request: Grant, life: &Arc<Life>) -> Option<Finished> {
         let run = Running::of(&request, life);
         let began_ns = now_ns();
-        if let Some(outcome) = Runner::instant(&request) {
+        if let Some(outcome) = self.runner.instant(&request) {
             record_start(self.recorder.as_ref(), &run, began_ns);
             record_end(self.recorder.as_ref(), &run, Some(outcome.status));
             let ended = Ended::Outcome(outcome);
@@ -310,7 +311,7 @@ mod tests {
     use std::collections::BTreeMap;
     use std::time::Duration;
 
-    use attune_core::{Attempt, Builtin, ExecutionId, Run};
+    use attune_core::{Attempt, Builtin, ExecutionId, Resources, Run};
 
     use super::*;
     use crate::clock::BootInstant;
@@ -328,6 +329,7 @@ mod tests {
             run: Run::Builtin(builtin),
             timeout_seconds: 1,
             env: BTreeMap::new(),
+            resources: Resources::default(),
             slots: None,
         }
     }

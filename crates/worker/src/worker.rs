@@ -50,6 +50,9 @@ impl Worker {
         if let Some(problem) = options.problem() {
             return Err(WorkerError::Options(problem));
         }
+        for lack in options.containment.lacks() {
+            tracing::warn!(lack, "programs are not fully contained here");
+        }
         let guard = Guard::start(options.guard.clone());
         let started =
             Self::start_guarded(options, bus, store, recorder, shutdown, Arc::clone(&guard)).await;
@@ -93,7 +96,10 @@ impl Worker {
         };
         let begun = note_of(&options, &guard, &life);
         // Beside everything else: nobody waits for it.
-        drop(tokio::spawn(Room::remove_left(options.work_dir.clone())));
+        drop(tokio::spawn(Room::remove_left(
+            options.work_dir.clone(),
+            options.containment.account,
+        )));
         let (troubles, shown) = watch::channel(None);
         let service = Service {
             bus,

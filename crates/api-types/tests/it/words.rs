@@ -100,6 +100,7 @@ fn actions_have_the_same_members() {
         "ref": "a.b", "description": "d", "run": {"program": ["/bin/true"]},
         "parameters": {"type": "object"}, "timeout_seconds": 5, "pool": "p",
         "on_worker_lost": "fail", "max_attempts": 2, "env": {"A": "b"},
+        "resources": {"memory": "512Mi", "cpu": 1.5, "pids": 9},
         "policy": {"concurrency": {"limit": 4, "group_by": ["user", "parameters.a.b"], "group_limit": 3,
                                    "cost": {"path": "labels.c", "default": 1, "max": 2}}, "queue": {"max_length": 2, "timeout_seconds": 3, "ordering": "priority"},
                    "priority": {"ageing_seconds": 4, "default": "low", "max": "high", "rules": [

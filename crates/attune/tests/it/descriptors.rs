@@ -142,6 +142,7 @@ async fn a_process_that_runs_no_programs_takes_all_descriptors_that_it_may_have(
         let settings = [
             ("database.url", url.as_str()),
             ("broker.url", "amqp://attune:none@127.0.0.1:1"),
+            ("worker.allow_root", "true"),
         ];
         let process = Process::spawn(launch(role, folder.path(), &settings))?;
         wait_for("its start", async || {

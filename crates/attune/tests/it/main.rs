@@ -13,6 +13,7 @@ mod cancelling;
 mod client;
 mod clocks;
 mod completions;
+mod containment;
 mod dead_letters;
 mod deaf;
 mod descriptors;

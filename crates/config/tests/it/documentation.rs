@@ -15,6 +15,8 @@ fn documented_bounds() -> Vec<(String, u64, u64)> {
             let mut cells = line.strip_prefix("| `")?.split(" | ");
             let key = cells.next()?.trim_end_matches('`').to_owned();
             let bounds = cells.nth(1)?.strip_prefix("a whole number from ")?;
+            // Without a default it is no number in the default file.
+            let bounds = Some(bounds).filter(|bounds| !bounds.ends_with(", or nothing"))?;
             let (min, rest) = bounds.split_once(" to ")?;
             Some((
                 key,

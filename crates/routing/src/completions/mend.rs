@@ -115,6 +115,7 @@ pub(crate) mod tests {
             status: Status::Succeeded,
             result: None,
             error: None,
+            code: None,
             exit_code: None,
             stdout: None,
             stderr: None,

@@ -150,6 +150,7 @@ fn reported(completion: Completion) -> v1::Completion {
         status: outcome.status,
         result: outcome.result,
         error: outcome.error,
+        code: outcome.code,
         exit_code: outcome.exit_code,
         stdout: outcome.stdout,
         stderr: outcome.stderr,
@@ -173,7 +174,7 @@ fn completion(item: v1::Completion) -> Completion {
         action_id: item.action_id,
         outcome: Arc::new(Outcome {
             status: item.status,
-            code: None,
+            code: item.code,
             result: item.result,
             error: item.error,
             exit_code: item.exit_code,

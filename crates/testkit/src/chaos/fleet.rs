@@ -117,6 +117,8 @@ impl Fleet {
         // Apart from the folders of runs, none of which may be left in the end.
         env.insert(variable("worker.state_dir"), path(folder.join("state")));
         env.insert(variable("api.listen"), api.clone());
+        // Where it runs as root.
+        env.insert(variable("worker.allow_root"), "true".to_owned());
         let launch = |name: &str, role: &str, env| Launch {
             name: name.to_owned(),
             binary: binary.to_owned(),

@@ -41,6 +41,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use uuid::Uuid;
 
+pub(crate) use cgroup::{enter as enter_cgroup, had_no_memory, limits as cgroup_limits};
 use line::Line;
 pub(crate) use line::VARIABLE;
 pub(crate) use process::ends_in_its_place;
@@ -65,6 +66,8 @@ pub(crate) struct Guard {
     mark: Uuid,
     /// In which each run has its own.
     cgroup: Option<PathBuf>,
+    /// Which controllers bound the cgroup of a run.
+    controllers: Vec<&'static str>,
     state: Mutex<State>,
     /// The guard process does not read; it is to be replaced.
     broken: Notify,
@@ -99,17 +102,15 @@ impl Guard {
     pub(crate) fn start(command: Vec<OsString>) -> Arc<Self> {
         let mark = Uuid::now_v7();
         // A worker that is killed leaves it to its guard to remove them.
-        let cgroup = if command.is_empty() {
-            None
-        } else {
-            make_cgroup(mark)
-        };
-        Self::start_with(command, mark, cgroup)
+        let made = Some(mark).filter(|_| !command.is_empty());
+        Self::start_with(command, mark, made.and_then(make_cgroup))
     }
 
-    fn start_with(command: Vec<OsString>, mark: Uuid, cgroup: Option<PathBuf>) -> Arc<Self> {
+    fn start_with(command: Vec<OsString>, mark: Uuid, made: Option<Made>) -> Arc<Self> {
+        let (cgroup, controllers) = made.unzip();
         let guard = Arc::new(Self {
             cgroup,
+            controllers: controllers.unwrap_or_default(),
             command,
             mark,
             state: Mutex::default(),
@@ -146,6 +147,17 @@ impl Guard {
         self.cgroup.as_deref()
     }
 
+    /// Which controllers bound the cgroup of a run.
+    pub(crate) fn controllers(&self) -> &[&'static str] {
+        &self.controllers
+    }
+
+    /// The cgroup of a run.
+    pub(crate) fn cgroup_of(&self, lease: WorkerId, key: Key) -> Option<PathBuf> {
+        let worker = self.cgroup.as_deref()?;
+        Some(cgroup::of_run(worker, lease, key))
+    }
+
     /// The file of what has begun under a lease, which the guard marks when the worker was killed and
     /// nothing of it is left; none when the file is not to be believed.
     pub(crate) fn begun(&self, lease: WorkerId, file: Option<PathBuf>) {
@@ -176,19 +188,12 @@ impl Guard {
         }
         self.tell(&mut state, &Line::Run(lease, group));
         drop(state);
-        let cgroup = self.cgroup.as_deref();
-        let cgroup = cgroup.map(|worker| cgroup::of_run(worker, lease, key));
-        let entering = cgroup.clone().map(|cgroup| {
-            // The kernel may take milliseconds to move a process.
-            tokio::task::spawn_blocking(move || cgroup::enter(&cgroup, group))
-        });
         Watched {
             guard: Arc::clone(self),
             lease,
             key,
             group: Some(group),
-            cgroup,
-            entering,
+            cgroup: self.cgroup_of(lease, key),
         }
     }
 
@@ -358,18 +363,30 @@ impl Guard {
     }
 }
 
-fn make_cgroup(mark: Uuid) -> Option<PathBuf> {
+/// A cgroup with the controllers of its runs.
+type Made = (PathBuf, Vec<&'static str>);
+
+fn make_cgroup(mark: Uuid) -> Option<Made> {
     match cgroup::make(mark) {
-        Ok(group) => {
+        Ok((group, controllers)) => {
             let path = group.display();
-            tracing::info!(%path, "each run gets a cgroup, and is killed with everything in it");
-            Some(group)
+            let controllers_used = controllers.join(" ");
+            tracing::info!(%path, controllers_used, "each run gets a cgroup, and is killed with everything in it");
+            Some((group, controllers))
         }
         Err(error) => {
             tracing::info!(%error, "runs get no cgroup: they are killed by group and by mark");
             None
         }
     }
+}
+
+/// Why runs of this process would have no cgroup of their own.
+///
+/// # Errors
+/// That is what it returns.
+pub(crate) fn can_have_cgroups() -> io::Result<()> {
+    cgroup::can_be_made().map(drop)
 }
 
 /// A process group that the guard knows of.
@@ -381,20 +398,14 @@ pub(crate) struct Watched {
     /// Until the guard was told that it is over.
     group: Option<i32>,
     cgroup: Option<PathBuf>,
-    entering: Option<JoinHandle<io::Result<()>>>,
 }
 
 impl Watched {
     /// Kills what has left the group: everything in the run's cgroup and, if `is_hunted`, whoever carries
-    /// its mark, which takes a look at every process there is. A child that the program began before the
-    /// program was in the cgroup is found by its mark alone.
+    /// its mark, which takes a look at every process there is.
     pub(crate) async fn end(mut self, is_hunted: bool) {
         // First: the number may be given to another group.
         self.group_is_over();
-        if let Some(entering) = self.entering.take() {
-            // Who is not in the cgroup is found by its mark.
-            let _ = entering.await;
-        }
         let is_hunted = is_hunted && self.guard.is_wanted();
         let mark = self.guard.mark(self.lease, self.key);
         let cgroup = self.cgroup.clone();

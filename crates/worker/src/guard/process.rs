@@ -12,7 +12,8 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{FileType, OFlags, fcntl_getfl, fcntl_setfl, fstat};
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, Signal, getpid, getppid, kill_process, kill_process_group, test_kill_process,
+    Pid, Signal, WaitId, WaitIdOptions, getpid, getppid, kill_process, kill_process_group,
+    test_kill_process, waitid,
 };
 use tokio::signal::unix::{SignalKind, signal};
 use uuid::Uuid;
@@ -302,8 +303,11 @@ fn kill_group(group: i32) {
 /// whose programs carry `mark`: kills what is left. Whether nothing is left, for sure: this process must be of
 /// the same service, and alone in it, so that its manager has killed what was never in a group of its own. Blocks.
 pub(crate) fn ends_in_its_place(mark: Uuid, cgroup: &Path) -> bool {
-    let is_next = cgroup::own().is_ok_and(|own| {
-        cgroup.parent() == Some(own.as_path()) && cgroup::members(&own).is_ok_and(are_begun_here)
+    let is_next = cgroup::base().is_ok_and(|base| {
+        let are_ours =
+            |group: &Path| cgroup::members(group).is_ok_and(|inside| are_begun_here(&inside));
+        let own = cgroup::own().is_ok_and(|own| are_ours(&own));
+        cgroup.parent() == Some(base.as_path()) && are_ours(&base) && own
     });
     if !is_next {
         return false;
@@ -314,15 +318,22 @@ pub(crate) fn ends_in_its_place(mark: Uuid, cgroup: &Path) -> bool {
 }
 
 /// Whether all of these are this process, and what it has begun.
-pub(super) fn are_begun_here(processes: Vec<Pid>) -> bool {
-    processes.into_iter().all(|process| {
+pub(super) fn are_begun_here(processes: &[Pid]) -> bool {
+    processes.iter().copied().all(|process| {
         let mut next = Some(process);
-        while let Some(of) = next.filter(|of| *of != getpid()) {
+        while let Some(of) = next.filter(|of| *of != getpid() && !is_child(*of)) {
             next = parent(of);
         }
         // One that has ended meanwhile has no parent either.
         next.is_some() || test_kill_process(process).is_err()
     })
+}
+
+/// Whether this process has begun it. Its guard does not show who its parent is, where `/proc` hides
+/// what may not be looked into.
+fn is_child(process: Pid) -> bool {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    waitid(WaitId::Pid(process), options).is_ok()
 }
 
 /// The parent of a process.

@@ -7,6 +7,7 @@
 mod capture;
 mod fetch;
 mod http;
+mod limits;
 mod process;
 mod program;
 mod room;
@@ -25,13 +26,14 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::guard::Guard;
-use crate::options::WorkerOptions;
+use crate::options::{Containment, WorkerOptions};
 use fetch::Fetches;
 use http::Get;
+use limits::Exceeded;
 use program::Programs;
 
 pub use fetch::run_http;
-pub(crate) use room::Room;
+pub(crate) use room::{PARAMETERS, Room};
 pub(crate) use start::Gate;
 
 /// How a run is over.
@@ -54,6 +56,8 @@ enum Cause {
     Cancelled,
     /// It ran longer than it may.
     TimedOut,
+    /// It took more than it may.
+    Exceeded(Exceeded),
 }
 
 /// By which a run is ended from outside.
@@ -135,6 +139,12 @@ impl Bounds {
                 error: Some("cancelled while it ran".to_owned()),
                 ..outcome
             }),
+            Cause::Exceeded(what) => Ended::Outcome(Outcome {
+                status: Status::Failed,
+                code: Some(what.code()),
+                error: Some(what.to_string()),
+                ..outcome
+            }),
             Cause::TimedOut => Ended::Outcome(Outcome {
                 status: Status::TimedOut,
                 error: Some(format!("it ran longer than {} s", self.timeout.as_secs())),
@@ -146,6 +156,7 @@ impl Bounds {
 
 /// Knows how to run everything that an action can ask for.
 pub(crate) struct Runner {
+    containment: Containment,
     programs: Programs,
     fetches: Fetches,
 }
@@ -154,6 +165,7 @@ impl Runner {
     pub(crate) fn new(options: &WorkerOptions, guard: Arc<Guard>) -> Self {
         let programs = Programs::new(options, guard);
         Self {
+            containment: options.containment.clone(),
             fetches: Fetches::new(options, &programs),
             programs,
         }
@@ -170,7 +182,12 @@ impl Runner {
     }
 
     /// The outcome of what takes no time and so needs neither a task nor a way to end it.
-    pub(crate) fn instant(request: &Grant) -> Option<Outcome> {
+    pub(crate) fn instant(&self, request: &Grant) -> Option<Outcome> {
+        if let Run::Builtin(builtin) = &request.run
+            && let Some(why) = self.containment.refuses_builtin(*builtin)
+        {
+            return Some(Outcome::failed(why));
+        }
         match &request.run {
             Run::Builtin(Builtin::Noop) => Some(Outcome::succeeded(None)),
             Run::Builtin(Builtin::Echo) => {
@@ -189,7 +206,7 @@ impl Runner {
         began: Arc<Began>,
         stop: Stop,
     ) -> Ended {
-        if let Some(outcome) = Self::instant(request) {
+        if let Some(outcome) = self.instant(request) {
             return Ended::Outcome(outcome);
         }
         let timeout = Duration::from_secs(u64::from(request.timeout_seconds));

@@ -1,9 +1,10 @@
 //! Runs programs.
 
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,15 +13,21 @@ use attune_core::{Outcome, Status, input};
 use attune_messages::v2::Grant;
 use serde_json::value::RawValue;
 use tokio::io::AsyncWriteExt;
-use tokio::process::{Child, ChildStdin, Command};
+use tokio::net::unix::pipe;
+use tokio::process::{ChildStderr, ChildStdin, ChildStdout, Command};
 
 use super::capture::{Capture, Text};
-use super::process::{self, Group};
+use super::limits::Limits;
+use super::process::{self, Group, Process};
 use super::room::Room;
 use super::start::{self, Gate, MAX_STARTS, NotStarted, Waited};
 use super::{Bounds, Ended};
 use crate::guard::{Guard, VARIABLE};
-use crate::options::WorkerOptions;
+use crate::launch::{Launcher, NotLaunched};
+use crate::options::{Containment, WorkerOptions};
+
+/// How long a program may take to begin below an attendant.
+const ATTENDING: Duration = Duration::from_secs(30);
 
 /// Runs programs, each in a folder, a process group and an environment of its own.
 #[derive(Clone)]
@@ -28,8 +35,11 @@ pub(crate) struct Programs {
     work_dir: PathBuf,
     /// The worker's own variables that programs may see.
     env: Vec<(String, OsString)>,
-    /// Whether they see those of the action as well.
-    sees_action_env: bool,
+    /// Whether they are Attune's own: those see nothing of the action.
+    is_own: bool,
+    containment: Containment,
+    /// Nothing where programs are started without.
+    launcher: Option<Launcher>,
     output_max_bytes: usize,
     kill_grace: Duration,
     guard: Arc<Guard>,
@@ -41,7 +51,9 @@ impl Programs {
         Self {
             work_dir: options.work_dir.clone(),
             env: own_env(options.env_allow.iter().map(String::as_str)),
-            sees_action_env: true,
+            is_own: false,
+            launcher: Launcher::new(&options.containment),
+            containment: options.containment.clone(),
             output_max_bytes: options.output_max_bytes,
             kill_grace: options.kill_grace,
             guard,
@@ -54,7 +66,7 @@ impl Programs {
     pub(super) fn for_own(&self, env: &[&str], output_max_bytes: usize) -> Self {
         Self {
             env: own_env(env.iter().copied()),
-            sees_action_env: false,
+            is_own: true,
             output_max_bytes,
             ..self.clone()
         }
@@ -81,11 +93,14 @@ impl Programs {
         else {
             return Ended::Outcome(Outcome::failed("`argv` names no program"));
         };
+        if let Some(why) = self.refuses(program, request) {
+            return Ended::Outcome(Outcome::failed(why));
+        }
         let mut starts = 0;
-        let (room, child, _begun) = loop {
+        let (started, _begun) = loop {
             let begun = self.gate.begin();
             match self.start(program, arguments, request, &bounds).await {
-                Ok((room, child)) => break (room, child, begun),
+                Ok(started) => break (started, begun),
                 // What is missing may be what the others have.
                 Err(NotStarted::Worker(_)) if !begun.is_alone() => {}
                 Err(NotStarted::Worker(_)) if starts + 1 < MAX_STARTS => starts += 1,
@@ -107,9 +122,16 @@ impl Programs {
                 },
             }
         };
-        let ended = self.attend(child, request, &bounds).await;
-        room.remove().await;
-        ended
+        self.attend(started, request, &bounds).await
+    }
+
+    /// Why a program of somebody else is not run here, if it is not.
+    fn refuses(&self, program: &OsStr, request: &Grant) -> Option<String> {
+        if self.is_own {
+            return None;
+        }
+        let of_program = self.containment.refuses_program(Path::new(program));
+        of_program.or_else(|| self.containment.refuses_variable(request.env.keys()))
     }
 
     /// Starts a program in a folder of its own. Closes the gate when this worker cannot.
@@ -119,19 +141,19 @@ impl Programs {
         arguments: &[&OsStr],
         request: &Grant,
         bounds: &Bounds,
-    ) -> Result<(Room, Child), NotStarted> {
+    ) -> Result<Started, NotStarted> {
         let prepared = Room::prepare(&self.work_dir, request.parameters.get()).await;
         let prepared = prepared.map_err(|error| NotStarted::no_room(&self.work_dir, &error));
         let started = match prepared {
             Ok(room) => {
-                let mut command = self.command(program, arguments, request, &room);
-                let key = (request.execution_id, request.attempt);
-                command.env(VARIABLE, self.guard.mark(bounds.worker, key));
-                match command.spawn() {
-                    Ok(child) => return Ok((room, child)),
-                    Err(error) => {
+                let begun = self
+                    .begin((program, arguments), request, &room, bounds)
+                    .await;
+                match begun {
+                    Ok(program) => return Ok(Started { program, room }),
+                    Err(why) => {
                         room.remove().await;
-                        NotStarted::of(&program.to_string_lossy(), &error)
+                        why
                     }
                 }
             }
@@ -143,64 +165,198 @@ impl Programs {
         Err(started)
     }
 
-    fn command(
+    /// Begins a program in its folder.
+    async fn begin(
         &self,
-        program: &OsStr,
-        arguments: &[&OsStr],
+        (program, arguments): (&OsStr, &[&OsStr]),
         request: &Grant,
         room: &Room,
-    ) -> Command {
+        bounds: &Bounds,
+    ) -> Result<Begun, NotStarted> {
+        let failed = |error: &io::Error| NotStarted::of(&program.to_string_lossy(), error);
         // A relative path means the worker's folder, not the run's own.
         let path = if program.as_encoded_bytes().contains(&b'/') {
             std::path::absolute(program).ok()
         } else {
             None
         };
-        let mut command = Command::new(path.unwrap_or_else(|| program.into()));
+        let path = path.as_ref().map_or(program, |path| path.as_os_str());
+        let key = (request.execution_id, request.attempt);
+        let mark = self.guard.mark(bounds.worker, key);
+        let (id, attempt) = (
+            request.execution_id.to_string(),
+            request.attempt.to_string(),
+        );
+        let of_run = [
+            ("ATTUNE_EXECUTION_ID", OsStr::new(&id)),
+            ("ATTUNE_ATTEMPT", OsStr::new(&attempt)),
+            ("ATTUNE_ACTION", OsStr::new(&request.action_ref)),
+            ("ATTUNE_PARAMETERS_FILE", room.parameters().as_os_str()),
+            (VARIABLE, OsStr::new(&mark)),
+        ];
+        let own = self
+            .env
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_os_str()));
+        let action = request.env.iter().filter(|_| !self.is_own);
+        let action = action.map(|(name, value)| (name.as_str(), OsStr::new(value)));
+        let environment: BTreeMap<&OsStr, &OsStr> = (own.chain(action).chain(of_run))
+            .map(|(name, value)| (OsStr::new(name), value))
+            .collect();
+        let cgroup = self
+            .launcher
+            .as_ref()
+            .and_then(|_| self.guard.cgroup_of(bounds.worker, key));
+        let resources = request.resources.or(self.containment.resources);
+        let (mut command, told) = match &self.launcher {
+            None => {
+                let mut command = Command::new(path);
+                command.args(arguments).env_clear().envs(environment);
+                command.stdin(Stdio::piped());
+                (command, None)
+            }
+            Some(launcher) => {
+                let place = (cgroup.as_deref(), resources, &*self.guard);
+                let prepared = launcher.prepare((path, arguments), &environment, place);
+                let (mut command, told) = prepared.map_err(|error| failed(&error))?;
+                if cgroup.is_some() {
+                    command.env(VARIABLE, &mark);
+                }
+                (command, Some(told))
+            }
+        };
+        // An attendant ends by itself, and then there is nothing below it.
+        let is_attended = told.is_some() && cgroup.is_none();
         command
-            .args(arguments)
             .current_dir(room.path())
-            .env_clear()
-            .envs(self.env.iter().map(|(name, value)| (name, value)))
-            .envs(request.env.iter().filter(|_| self.sees_action_env))
-            .env("ATTUNE_EXECUTION_ID", request.execution_id.to_string())
-            .env("ATTUNE_ATTEMPT", request.attempt.to_string())
-            .env("ATTUNE_ACTION", &request.action_ref)
-            .env("ATTUNE_PARAMETERS_FILE", room.parameters())
-            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .process_group(0)
-            .kill_on_drop(true);
-        command
+            .kill_on_drop(!is_attended);
+        let mut child = command.spawn().map_err(|error| match told {
+            Some(_) => NotStarted::of_launcher(&program.to_string_lossy(), &error),
+            None => failed(&error),
+        })?;
+        // With its end of the socket to the launcher.
+        drop(command);
+        let pipes = (child.stdout.take(), child.stderr.take());
+        let (Some(stdout), Some(stderr)) = pipes else {
+            unreachable!("both were asked for");
+        };
+        let led_by = |leader| Group::led_by(leader, &self.guard, bounds.worker, key);
+        let not_launched = |why| match why {
+            NotLaunched::Program(error) => failed(&error),
+            NotLaunched::Place(why) => NotStarted::Worker(why),
+        };
+        let (process, group, stdin) = match told {
+            None => {
+                let group = led_by(process::id_of(&child));
+                let stdin = child.stdin.take().map(Input::Own);
+                (Process::of(child, None), group, stdin)
+            }
+            Some(told) if is_attended => {
+                let told = tokio::time::timeout(ATTENDING, told.tell()).await;
+                let launched = told.unwrap_or_else(|_| {
+                    let why = format!("no program can be started within {ATTENDING:?}");
+                    Err(NotLaunched::Place(why))
+                });
+                match launched {
+                    Ok(launched) => {
+                        let process = Process::of(child, launched.attended);
+                        let group = led_by(process.id());
+                        (process, group, Some(Input::Sent(launched.stdin)))
+                    }
+                    Err(why) => {
+                        process::end_attendant(&mut child).await;
+                        return Err(not_launched(why));
+                    }
+                }
+            }
+            Some(told) => {
+                let group = led_by(process::id_of(&child));
+                let launched = tokio::select! {
+                    biased;
+                    launched = told.tell() => Some(launched),
+                    // Whoever attends it sees the same, and ends it.
+                    _ = bounds.cause() => None,
+                };
+                match launched.transpose() {
+                    Ok(launched) => {
+                        let stdin = launched.map(|launched| Input::Sent(launched.stdin));
+                        (Process::of(child, None), group, stdin)
+                    }
+                    Err(why) => {
+                        group.end(&mut child).await;
+                        return Err(not_launched(why));
+                    }
+                }
+            }
+        };
+        let place = (cgroup, self.guard.controllers());
+        let limits = Limits::new(resources, place, (process.id(), process.attendant()));
+        Ok(Begun {
+            process,
+            group,
+            stdin,
+            outputs: (stdout, stderr),
+            limits,
+        })
     }
 
-    async fn attend(&self, mut child: Child, request: &Grant, bounds: &Bounds) -> Ended {
-        let key = (request.execution_id, request.attempt);
-        let group = Group::led_by(&child, &self.guard, bounds.worker, key);
+    async fn attend(&self, started: Started, request: &Grant, bounds: &Bounds) -> Ended {
+        let Started { program, room } = started;
+        let Begun {
+            mut process,
+            group,
+            stdin,
+            outputs: (from_stdout, from_stderr),
+            limits,
+        } = program;
         let mut stdout = Capture::new(self.output_max_bytes);
         let mut stderr = Capture::new(self.output_max_bytes);
         let (status, cause) = {
-            let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-            let (Some(to_stdin), Some(from_stdout), Some(from_stderr)) = pipes else {
-                unreachable!("all three were asked for");
-            };
             let pump = async {
                 tokio::join!(
-                    feed(to_stdin, request.parameters.get()),
+                    feed(stdin, request.parameters.get()),
                     stdout.read_from(from_stdout),
                     stderr.read_from(from_stderr),
                 );
             };
             tokio::pin!(pump);
-            process::supervise(&mut child, group, pump, bounds, self.kill_grace).await
+            let bounds = (bounds, &limits);
+            process::supervise(&mut process, group, pump, bounds, self.kill_grace).await
         };
+        room.remove().await;
         let outcome = outcome(status, stdout.into_text(), stderr.into_text());
         match cause {
             None => Ended::Outcome(outcome),
             Some(cause) => bounds.ended_by(cause, outcome),
         }
     }
+}
+
+/// A program that was started, in its folder.
+struct Started {
+    program: Begun,
+    room: Room,
+}
+
+/// A program that was begun.
+struct Begun {
+    process: Process,
+    group: Group,
+    /// Nothing when it was ended before it was there.
+    stdin: Option<Input>,
+    outputs: (ChildStdout, ChildStderr),
+    limits: Limits,
+}
+
+/// Where parameters are written.
+enum Input {
+    /// What the library has made.
+    Own(ChildStdin),
+    /// What the launcher was sent.
+    Sent(pipe::Sender),
 }
 
 /// Those of the worker's own variables with these names that are set.
@@ -211,8 +367,12 @@ fn own_env<'a>(names: impl Iterator<Item = &'a str>) -> Vec<(String, OsString)> 
 }
 
 /// Gives the parameters to a program. One that does not read them has every right not to.
-async fn feed(mut stdin: ChildStdin, parameters: &str) {
-    let _ = stdin.write_all(parameters.as_bytes()).await;
+async fn feed(stdin: Option<Input>, parameters: &str) {
+    let _ = match stdin {
+        None => Ok(()),
+        Some(Input::Own(mut stdin)) => stdin.write_all(parameters.as_bytes()).await,
+        Some(Input::Sent(mut stdin)) => stdin.write_all(parameters.as_bytes()).await,
+    };
 }
 
 fn outcome(status: io::Result<ExitStatus>, stdout: Text, stderr: Text) -> Outcome {

@@ -13,12 +13,13 @@ use rustix::io::Errno;
 use rustix::process::geteuid;
 use uuid::Uuid;
 
+use crate::launch::Account;
 use removing::FOLDER;
 
 /// How the name of every room begins.
 const PREFIX: &str = "attune-room-";
 /// What the file with the parameters is called.
-const PARAMETERS: &str = "parameters.json";
+pub(crate) const PARAMETERS: &str = "parameters.json";
 
 /// A folder that only this user can enter, with the parameters of a run in a file that cannot
 /// be written. It is the run's working directory and goes away with everything in it.
@@ -70,8 +71,9 @@ impl Room {
         Ok(room)
     }
 
-    /// Removes the rooms in `work_dir` whose workers are gone; their guards have ended what ran there.
-    pub(crate) async fn remove_left(work_dir: PathBuf) {
+    /// Removes the rooms in `work_dir` whose workers are gone; their guards have ended what ran there. They are
+    /// this user's, or those of the account that its programs run as.
+    pub(crate) async fn remove_left(work_dir: PathBuf, account: Option<Account>) {
         let removing = tokio::task::spawn_blocking(move || {
             let Ok(parent) = hold_work_dir(&work_dir) else {
                 return 0;
@@ -82,7 +84,7 @@ impl Room {
                 .filter(|entry| {
                     let name = entry.file_name();
                     name.to_bytes().starts_with(PREFIX.as_bytes())
-                        && remove_if_left(parent.as_fd(), name)
+                        && remove_if_left(parent.as_fd(), name, account)
                 })
                 .count()
         });
@@ -155,8 +157,8 @@ fn make_folder(parent: BorrowedFd<'_>, name: &CStr) -> io::Result<Option<File>> 
 }
 
 /// Removes a room if nobody holds its lock; whether it did.
-fn remove_if_left(parent: BorrowedFd<'_>, name: &CStr) -> bool {
-    let removed = lock_left(parent, name).and_then(|left| match left {
+fn remove_if_left(parent: BorrowedFd<'_>, name: &CStr, account: Option<Account>) -> bool {
+    let removed = lock_left(parent, name, account).and_then(|left| match left {
         Some(folder) => removing::remove(parent, name, folder.as_fd()).map(|()| true),
         None => Ok(false),
     });
@@ -167,13 +169,18 @@ fn remove_if_left(parent: BorrowedFd<'_>, name: &CStr) -> bool {
 }
 
 /// Locks a room that was left behind. Nothing when it is none.
-fn lock_left(parent: BorrowedFd<'_>, name: &CStr) -> io::Result<Option<File>> {
+fn lock_left(
+    parent: BorrowedFd<'_>,
+    name: &CStr,
+    account: Option<Account>,
+) -> io::Result<Option<File>> {
     // What a link leads to, or somebody else has made, is none of ours.
     let Some(held) = removing::hold(parent, name)? else {
         return Ok(None);
     };
     let found = fstat(&held)?;
-    if found.st_uid != geteuid().as_raw() {
+    let of_account = account.is_some_and(|account| account.user == found.st_uid);
+    if found.st_uid != geteuid().as_raw() && !of_account {
         return Ok(None);
     }
     // Only what may be read can be locked.
@@ -224,14 +231,14 @@ mod tests {
         let link = work_dir.path().join("attune-room-link");
         symlink(elsewhere.path(), &link).unwrap();
         fs::create_dir(&other).unwrap();
-        Room::remove_left(work_dir.path().to_owned()).await;
+        Room::remove_left(work_dir.path().to_owned(), None).await;
         assert!(!left.exists());
         for path in [alive.path(), &other, &file, &link] {
             assert!(path.exists(), "{}", path.display());
         }
         assert_eq!((mode(alive.path()), mode(elsewhere.path())), (0, 0o755));
         alive.remove().await;
-        Room::remove_left(work_dir.path().join("none")).await;
+        Room::remove_left(work_dir.path().join("none"), None).await;
     }
 
     #[tokio::test]

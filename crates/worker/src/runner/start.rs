@@ -42,6 +42,14 @@ impl NotStarted {
         ))
     }
 
+    /// Reads the error of the start of a launcher, which has its program's arguments.
+    pub(super) fn of_launcher(program: &str, error: &io::Error) -> Self {
+        match Errno::from_io_error(error) {
+            Some(Errno::TOOBIG) => Self::of(program, error),
+            _ => Self::Worker(format!("no launcher of programs can be started: {error}")),
+        }
+    }
+
     /// Reads the error of a start.
     pub(super) fn of(program: &str, error: &io::Error) -> Self {
         match error.kind() {

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use attune_core::{ActionId, Attempt, Builtin, ExecutionId, Outcome, Run, Status, WorkerId};
+use attune_core::{
+    ActionId, Attempt, Builtin, ExecutionId, Outcome, Resources, Run, Status, WorkerId,
+};
 use attune_messages::v2::Grant;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -52,6 +54,7 @@ fn request(run: Run, parameters: &Value) -> Grant {
         run,
         timeout_seconds: 60,
         env: BTreeMap::new(),
+        resources: Resources::default(),
         slots: None,
     }
 }
@@ -116,18 +119,35 @@ async fn until(what: &str, condition: impl Fn() -> bool) {
 
 #[tokio::test]
 async fn noop_echo_and_fail_take_no_time() {
-    let noop = Runner::instant(&builtin(Builtin::Noop, json!({"a": 1}))).unwrap();
+    let noop = bench()
+        .runner
+        .instant(&builtin(Builtin::Noop, json!({"a": 1})))
+        .unwrap();
     assert_eq!(
         (noop.status, noop.result.is_none(), noop.error),
         (Status::Succeeded, true, None)
     );
-    let echo = Runner::instant(&builtin(Builtin::Echo, json!({"a": [1, "x"]}))).unwrap();
+    let echo = bench()
+        .runner
+        .instant(&builtin(Builtin::Echo, json!({"a": [1, "x"]})))
+        .unwrap();
     assert_eq!(value(&echo), json!({"a": [1, "x"]}));
-    let fail = Runner::instant(&builtin(Builtin::Fail, json!({"message": "no"}))).unwrap();
+    let fail = bench()
+        .runner
+        .instant(&builtin(Builtin::Fail, json!({"message": "no"})))
+        .unwrap();
     assert_eq!((fail.status, error(&fail)), (Status::Failed, "no"));
-    let fail = Runner::instant(&builtin(Builtin::Fail, json!({}))).unwrap();
+    let fail = bench()
+        .runner
+        .instant(&builtin(Builtin::Fail, json!({})))
+        .unwrap();
     assert_eq!(error(&fail), "it was to fail");
-    assert!(Runner::instant(&builtin(Builtin::Sleep, json!({"seconds": 0}))).is_none());
+    assert!(
+        bench()
+            .runner
+            .instant(&builtin(Builtin::Sleep, json!({"seconds": 0})))
+            .is_none()
+    );
 }
 
 #[tokio::test]

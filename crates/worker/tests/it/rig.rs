@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use attune_bus::memory::MemoryBus;
 use attune_bus::{Bus, Delivery, Outgoing, Subscriber, Subscription, Topic};
-use attune_core::{ActionId, Attempt, Builtin, ExecutionId, Run, WorkerId};
+use attune_core::{ActionId, Attempt, Builtin, ExecutionId, Resources, Run, WorkerId};
 use attune_dispatch::Key;
 use attune_messages::decode_batch;
 use attune_messages::v1::{Completion, ExecutionCompleted};
@@ -324,6 +324,7 @@ pub(crate) fn request(id: i64, run: Run, parameters: Value) -> Grant {
         run,
         timeout_seconds: 60,
         env: BTreeMap::new(),
+        resources: Resources::default(),
         slots: None,
     }
 }
