@@ -29,7 +29,9 @@ GRANT SELECT ON attune.schema_migration, attune.cluster, attune.system
     TO "$executor", "$listener", "$stats", "$api", "$worker", "$monitor";
 
 -- The executor decides, so it writes what executions are; it changes no action and no policy.
-GRANT UPDATE (bus) ON attune.cluster TO "$executor";
+-- It makes sure at each start that there is a lease for each partition.
+GRANT INSERT, UPDATE (bus) ON attune.cluster TO "$executor";
+GRANT INSERT ON attune.partition_lease TO "$executor";
 GRANT SELECT, UPDATE ON attune.partition_lease TO "$executor";
 GRANT SELECT, INSERT, UPDATE, DELETE ON attune.executor_lease, attune.execution_active TO "$executor";
 GRANT SELECT, INSERT ON attune.request, attune.execution_history TO "$executor";
@@ -38,15 +40,15 @@ GRANT SELECT, UPDATE ON attune.operation_progress TO "$executor";
 GRANT SELECT ON attune.worker_lease, attune.action, attune.pack, attune.policy, attune.policy_set, attune.pause,
     attune.pause_resumed, attune.pause_set, attune.operation TO "$executor";
 GRANT UPDATE (ended, expires_at) ON attune.worker_lease TO "$executor";
-GRANT INSERT ON attune.audit_log TO "$executor";
+GRANT SELECT (request_id), INSERT ON attune.audit_log TO "$executor";
 GRANT EXECUTE ON FUNCTION attune.ended(bigint[], timestamptz, timestamptz) TO "$executor", "$api";
 
 -- The API shows everything, and changes what operators and authors change. It ends no execution and grants none.
 GRANT SELECT ON ALL TABLES IN SCHEMA attune TO "$api";
 GRANT INSERT ON attune.audit_log, attune.operation, attune.operation_progress, attune.pack, attune.action, attune.policy,
     attune.pause, attune.pause_resumed, attune.worker_lease TO "$api";
-GRANT UPDATE ON attune.action, attune.policy, attune.pause, attune.pause_set, attune.policy_set, attune.dead_letter,
-    attune.worker_lease TO "$api";
+GRANT UPDATE ON attune.action, attune.policy, attune.pause, attune.pause_resumed, attune.pause_set, attune.policy_set,
+    attune.dead_letter, attune.worker_lease TO "$api";
 GRANT DELETE ON attune.pause, attune.pause_resumed, attune.policy TO "$api";
 
 -- The keeper of statistics and dead letters, and of what is old.

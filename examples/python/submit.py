@@ -90,6 +90,7 @@ def publish(url, exchange, message_id, body, reply_to, deadline):
                         delivery_mode=2,
                         message_id=str(message_id),
                         reply_to=reply_to,
+                        user_id=pika.URLParameters(url).credentials.username,
                     ),
                     mandatory=True,
                 )

@@ -30,6 +30,11 @@ import pika.exceptions
 from life import LeaseExpired, Life, log, margin, now_text
 
 
+def user_of(url):
+    """As whom the broker knows this worker: it vouches for who publishes."""
+    return pika.URLParameters(url).credentials.username
+
+
 def items_of(message):
     payload = message["payload"]
     return payload if isinstance(payload, list) else [payload]
@@ -74,6 +79,7 @@ class Lease:
                 "slots": self.args.slots,
                 "lease_seconds": lease,
                 "draining": self.draining,
+                "broker_user": user_of(self.args.amqp),
             },
         )
         self.trusted_until = sent + answer["lease_expires_in_ms"] / 1000 - margin(lease)
@@ -97,7 +103,7 @@ class Worker:
     def __init__(self, args):
         self.args = args
         self.executions = args.prefix + "attune.executions"
-        self.workers = args.prefix + "attune.workers"
+        self.lives = args.prefix + "attune.lives"
         self.to_owners = args.prefix + "attune.reports"
         self.begin_life()
         self.link = None  # the channel on which this life is told what to do
@@ -123,10 +129,10 @@ class Worker:
         receiving = pika.BlockingConnection(pika.URLParameters(self.args.amqp))
         self.link = receiving.channel()
         self.link.exchange_declare(self.executions, exchange_type="topic", durable=True)
-        self.link.exchange_declare(self.workers, exchange_type="direct", durable=True)
+        self.link.exchange_declare(self.lives, exchange_type="topic", durable=True)
         self.link.exchange_declare(self.to_owners, exchange_type="direct", durable=True)
         own = self.link.queue_declare("", exclusive=True, auto_delete=True).method.queue
-        self.link.queue_bind(own, self.workers, self.life.worker)
+        self.link.queue_bind(own, self.lives, f"{self.args.pool}.{self.life.worker}")
         self.link.basic_consume(own, self.on_message, auto_ack=True)
         publishing = pika.BlockingConnection(pika.URLParameters(self.args.amqp))
         self.telling, self.safe = publishing.channel(), publishing.channel()
@@ -170,6 +176,7 @@ class Worker:
             content_type="application/json",
             delivery_mode=2 if durable else 1,
             message_id=message_id,
+            user_id=user_of(self.args.amqp),
         )
         body = json.dumps(message, allow_nan=False).encode()
         channel.basic_publish(exchange, key, body, properties, mandatory=mandatory)

@@ -3,11 +3,8 @@
 use attune_bus::{Outgoing, Topic};
 use attune_core::{PartitionId, Reject};
 use attune_messages::v1::{OnReject, Submit};
-use attune_messages::{Envelope, Message, encode};
+use attune_messages::{Envelope, Message, PUT_BACK, encode};
 use attune_store::DeadLetter;
-
-/// The header of a letter that was put back: which one, and which of its arrivals.
-const PUT_BACK: &str = "x-attune-put-back";
 
 /// The message that puts a letter with this body back: it is published as it came, but for [`OnReject`], under
 /// the id that it came with. A submission keeps its request id and a completion its attempt, so that one which

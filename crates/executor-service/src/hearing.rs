@@ -23,8 +23,8 @@ impl Driver {
         while let Some(delivery) = next {
             tags.push(delivery.tag);
             let user = match self.senders.judge(delivery.user_id.as_deref()) {
-                Ok(Sender::User(user)) => Some(Arc::from(user)),
-                Ok(Sender::Trusted | Sender::Unknown) => None,
+                Ok(Sender::User(user) | Sender::Impersonator(user)) => Some(Arc::from(user)),
+                Ok(Sender::Oneself | Sender::Unknown) => None,
                 Err(why) => {
                     tracing::debug!(why, "a worker's report counts for nothing");
                     next = subscriber.try_next();

@@ -16,4 +16,4 @@ pub use envelope::{
     DecodeError, Envelope, Message, decode, decode_batch, encode, encode_raw, words,
 };
 pub use pack::{ItemTooLarge, Pack, PackBounds, PackSize, Packer, message_bytes};
-pub use reply::reply_address;
+pub use reply::{PUT_BACK, reply_address};

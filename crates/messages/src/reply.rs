@@ -11,6 +11,8 @@ pub const MAX_NAME_BYTES: usize = 255;
 const DIRECT_REPLY: &str = "amq.rabbitmq.reply-to.";
 /// The key in such an address: a GUID.
 const KEY_BYTES: usize = 16;
+/// The header of a dead letter that was put back: which one, and which of its arrivals.
+pub const PUT_BACK: &str = "x-attune-put-back";
 /// How the broker names a queue that was declared without a name.
 const SERVER_NAMED: &str = "amq.gen-";
 /// How the addresses of clients begin that name their queues.

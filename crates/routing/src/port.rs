@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use attune_core::{PartitionId, Refusal};
+use attune_messages::PUT_BACK;
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
@@ -30,6 +31,13 @@ pub struct Arrived {
     pub user: Option<String>,
     /// Text headers.
     pub headers: Vec<(String, String)>,
+}
+
+impl Arrived {
+    /// Whether it was among the dead letters, and somebody has put it back: as far as its sender can be believed.
+    pub(crate) fn is_put_back(&self) -> bool {
+        self.headers.iter().any(|(name, _)| name == PUT_BACK)
+    }
 }
 
 /// Where a message goes.

@@ -18,8 +18,10 @@ pub struct Senders {
 pub enum Sender<'a> {
     /// This user, and what it says counts as its own.
     User(&'a str),
-    /// Somebody whose word counts for others: what stands in the message holds.
-    Trusted,
+    /// This user, whose word may count for others.
+    Impersonator(&'a str),
+    /// This process, or another of its kind: what stands in the message was judged before.
+    Oneself,
     /// Nobody knows, and nobody needs to.
     Unknown,
 }
@@ -37,8 +39,8 @@ impl Senders {
         match user {
             None if self.required => Err(Self::MISSING),
             None => Ok(Sender::Unknown),
-            Some(user) if self.own.as_deref() == Some(user) => Ok(Sender::Trusted),
-            Some(user) if self.impersonators.contains(user) => Ok(Sender::Trusted),
+            Some(user) if self.own.as_deref() == Some(user) => Ok(Sender::Oneself),
+            Some(user) if self.impersonators.contains(user) => Ok(Sender::Impersonator(user)),
             Some(user) => Ok(Sender::User(user)),
         }
     }
@@ -55,8 +57,10 @@ mod tests {
             own: Some("attune-listener".to_owned()),
             impersonators: BTreeSet::from(["rules".to_owned()]),
         };
-        assert_eq!(senders.judge(Some("rules")), Ok(Sender::Trusted));
-        assert_eq!(senders.judge(Some("attune-listener")), Ok(Sender::Trusted));
+        let rules = senders.judge(Some("rules"));
+        assert_eq!(rules, Ok(Sender::Impersonator("rules")));
+        let own = senders.judge(Some("attune-listener"));
+        assert_eq!(own, Ok(Sender::Oneself));
         assert_eq!(senders.judge(Some("eve")), Ok(Sender::User("eve")));
         assert_eq!(senders.judge(None), Err(Senders::MISSING));
         assert_eq!(Senders::default().judge(None), Ok(Sender::Unknown));

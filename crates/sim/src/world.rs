@@ -2,6 +2,7 @@
 //! processes, the store and the broker that the events are for.
 
 mod calls;
+mod stranger;
 mod words;
 
 use std::cmp::Reverse;
@@ -10,7 +11,7 @@ use std::sync::Arc;
 
 use attune_core::{
     Action, ActionId, ActionSpec, Attempt, Builtin, Epoch, ExecutionId, OwnerId, PartitionId,
-    RawValue, RequestId, Run, Status, WorkerId,
+    RequestId, Run, WorkerId,
 };
 use attune_dispatch::Section;
 use attune_executor::owner::{
@@ -43,6 +44,7 @@ use crate::trace::{Note, Trace};
 use crate::ways::Ways;
 use crate::worker::{Grant, Worker};
 
+pub(crate) use stranger::completion;
 pub(crate) use words::{Ev, Fate, StoreCall, StoreReply, Word, Written};
 pub use words::{Outcome, Seen};
 
@@ -528,24 +530,4 @@ fn action(plan: &Plan, number: usize) -> Action {
 /// The name of a pool of workers.
 pub(crate) fn pool_name(pool: usize) -> String {
     format!("pool{pool}")
-}
-
-/// A completion as a worker reports it.
-pub(crate) fn completion(
-    (execution_id, attempt): (ExecutionId, Attempt),
-    action_id: ActionId,
-    (status, worker): (Status, WorkerId),
-    result: &str,
-) -> Completion {
-    let mut outcome = attune_core::Outcome::of(status, None);
-    outcome.result = RawValue::from_string(result.to_owned()).ok();
-    Completion {
-        execution_id,
-        attempt,
-        action_id,
-        outcome: Arc::new(outcome),
-        worker,
-        user: None,
-        ran: None,
-    }
 }

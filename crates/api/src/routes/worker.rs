@@ -76,6 +76,9 @@ fn over(error: StoreError) -> ApiError {
 pub(super) fn check(asked: &LeaseRequest) -> Result<(), ApiError> {
     check_required_text("name", &asked.name)?;
     check_pool(&asked.pool)?;
+    if let Some(user) = &asked.broker_user {
+        check_required_text("broker_user", user)?;
+    }
     for (field, value, max) in [
         ("slots", asked.slots, MAX_SLOTS),
         ("lease_seconds", asked.lease_seconds, MAX_LEASE_SECONDS),

@@ -476,6 +476,18 @@ async fn must_not_in_the_database(system: &System) -> anyhow::Result<()> {
         .fetch_one(&mut login)
         .await?;
     ensure!(seen == 1, "it sees {seen} leases");
+    // What is old goes, and there is room for the days to come.
+    let mut login = system.database_as("attune-stats").await?;
+    for upkeep in [
+        "SELECT attune.make_days('request', 9)",
+        "SELECT attune.make_days('execution_history', 9)",
+        "SELECT attune.drop_day('request', now() - interval '400 days')",
+        "SELECT attune.prune_audit(now() - interval '400 days', 10)",
+        "DELETE FROM attune.execution_history_default WHERE finished_at < now() - interval '400 days'",
+    ] {
+        let outcome = sqlx::query(upkeep).execute(&mut login).await;
+        outcome.with_context(|| format!("the keeper must be allowed to {upkeep}"))?;
+    }
     // Who watches sees figures.
     let mut login = system.database_as("attune-monitor").await?;
     let seen: i64 = sqlx::query_scalar("SELECT count(*) FROM attune.queue_stats")

@@ -28,9 +28,16 @@ macro_rules! on_both_wirings {
 }
 pub(crate) use on_both_wirings;
 
+/// When it is set, every part of every cluster has a user and a login of its own, with few rights.
+const ACCOUNTS: &str = "ATTUNE_TEST_ACCOUNTS";
+
 /// The system that most scenarios run on.
 pub(crate) fn setup(wiring: Wiring) -> Setup {
-    Setup::new(env!("CARGO_BIN_EXE_attune"), wiring)
+    let setup = Setup::new(env!("CARGO_BIN_EXE_attune"), wiring);
+    match std::env::var_os(ACCOUNTS).is_some() {
+        true => setup.accounts(),
+        false => setup,
+    }
 }
 
 /// Runs a scenario on a system of its own, which must also stop well. When it fails, the logs of

@@ -14,3 +14,4 @@ mod returns;
 mod stuck;
 mod support;
 mod throughput;
+mod tls;

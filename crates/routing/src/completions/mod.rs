@@ -45,6 +45,10 @@ impl Rules for Completions {
 
     fn read(&self, arrived: &Arrived, max_bytes: usize) -> Read<Outcome> {
         let sender = match self.senders.judge(arrived.user.as_deref()) {
+            // Somebody has looked at what is put back, and says that it counts. Beside that the API speaks for
+            // its own workers alone.
+            Ok(Sender::Impersonator(_)) if arrived.is_put_back() => Sender::Unknown,
+            Ok(Sender::Impersonator(user)) => Sender::User(user),
             Ok(sender) => sender,
             Err(missing) => return Read::Garbage(missing.to_owned()),
         };
@@ -108,8 +112,8 @@ fn for_owner(completion: Completion, sender: Sender<'_>) -> Completion {
     Completion {
         partition: None,
         broker_user: match sender {
-            Sender::User(user) => Some(user.to_owned()),
-            Sender::Trusted => completion.broker_user,
+            Sender::User(user) | Sender::Impersonator(user) => Some(user.to_owned()),
+            Sender::Oneself => completion.broker_user,
             Sender::Unknown => None,
         },
         ..completion

@@ -2,7 +2,7 @@
 
 use super::mend::tests::completion;
 use super::*;
-use attune_messages::{Message, encode};
+use attune_messages::{Message, PUT_BACK, encode};
 use uuid::Uuid;
 
 const MAX: usize = 1 << 20;
@@ -134,4 +134,56 @@ fn what_cannot_be_is_refused_with_the_reason() {
     for (bad, reason) in cases {
         assert_eq!(decide(&bad, 4).unwrap_err().to_string(), reason);
     }
+}
+
+#[test]
+fn an_end_says_who_has_reported_it_and_not_who_it_says() {
+    let senders = Senders {
+        required: true,
+        own: Some("attune-listener".to_owned()),
+        impersonators: ["attune-api".to_owned()].into(),
+    };
+    let rules = Completions {
+        partitions: 4,
+        senders,
+    };
+    let claimed = Completion {
+        broker_user: Some("another".to_owned()),
+        ..completion(3, 7)
+    };
+    let body = encode(
+        Uuid::nil(),
+        chrono::Utc::now(),
+        &[ExecutionCompleted(claimed)],
+    );
+    let said = |user: Option<&str>, is_put_back: bool| {
+        let put_back = (PUT_BACK.to_owned(), "7.1".to_owned());
+        let arrived = Arrived {
+            id: crate::DeliveryId(1),
+            body: body.clone().into(),
+            message_id: None,
+            reply_to: None,
+            user: user.map(str::to_owned),
+            headers: Vec::from_iter(is_put_back.then_some(put_back)),
+        };
+        match rules.read(&arrived, MAX) {
+            Read::Items(items) => match items.as_slice() {
+                [Item::Forward { item, .. }] => {
+                    let read: SlotRelease = serde_json::from_str(item.get()).unwrap();
+                    Ok(read.0.broker_user)
+                }
+                _ => panic!("one item goes on"),
+            },
+            Read::Garbage(reason) => Err(reason),
+            Read::Newer => panic!("it can be read"),
+        }
+    };
+    let by = |name: &str| Ok(Some(name.to_owned()));
+    assert_eq!(said(Some("gpu"), false), by("gpu"));
+    assert_eq!(said(Some("gpu"), true), by("gpu"));
+    // What was judged before, what the API says for its own workers, and what is put back.
+    assert_eq!(said(Some("attune-listener"), false), by("another"));
+    assert_eq!(said(Some("attune-api"), false), by("attune-api"));
+    assert_eq!(said(Some("attune-api"), true), Ok(None));
+    assert_eq!(said(None, false), Err(Senders::MISSING.to_owned()));
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use attune_core::{PartitionId, Refusal, RequestId, Submission};
 use attune_messages::v1::{EnforcementCreated, OnReject, Submit};
 use attune_messages::{decode_batch, encode};
-use attune_routing::{Arrived, DeliveryId, Firings, Input, Message, Target};
+use attune_routing::{Arrived, DeliveryId, Firings, Input, Message, Senders, Target};
 use chrono::DateTime;
 use proptest::prelude::{any, prop, prop_assert, prop_assert_eq, proptest};
 use serde_json::value::to_raw_value;
@@ -226,6 +226,75 @@ fn a_message_of_many_unusable_items_is_few_letters() {
     });
     let numbers: Vec<u64> = items.map(|item| number(&item.0)).collect();
     assert_eq!(numbers, (0..MANY).collect::<Vec<_>>());
+}
+
+fn from(user: Option<&str>, number: u64, named: Option<&str>) -> Arrived {
+    let mut asked = firing(1, number);
+    asked.requested_by = named.map(str::to_owned);
+    Arrived {
+        id: DeliveryId(100 + number),
+        body: body(vec![asked]).into(),
+        message_id: None,
+        reply_to: None,
+        user: user.map(str::to_owned),
+        headers: Vec::new(),
+    }
+}
+
+/// Where the broker vouches for users each asks for itself, and some for others.
+#[test]
+fn a_client_names_nobody_but_itself() {
+    let senders = Senders {
+        required: true,
+        own: Some("attune-executor".to_owned()),
+        impersonators: ["rules".to_owned()].into(),
+    };
+    let rules = Firings {
+        partitions: PARTITIONS,
+        senders,
+    };
+    let mut world = World::new(rules, BOUNDS);
+    let asks = [
+        (Some("shop"), None),
+        (Some("shop"), Some("shop")),
+        (Some("shop"), Some("alice")),
+        (Some("rules"), Some("alice")),
+        (Some("rules"), None),
+        (Some("attune-executor"), Some("alice")),
+        (None, Some("shop")),
+    ];
+    let asks = (0..).zip(asks);
+    let asks = asks.map(|(number, (user, named))| from(user, number, named));
+    world.open.extend(100..107);
+    world.step(Input::Delivered(asks.collect()));
+    world.answer_all(&Say::Confirm);
+    let kept = world.kept_by(Target::Partition(PartitionId(1)));
+    let kept = kept.into_iter().flat_map(submits);
+    let kept: Vec<(u64, Option<String>)> = kept
+        .map(|it| (number(&it.submission), it.submission.requested_by))
+        .collect();
+    let by = |name: &str| Some(name.to_owned());
+    let expected = [
+        (0, by("shop")),
+        (1, by("shop")),
+        (3, by("alice")),
+        (4, None),
+        (5, by("alice")),
+    ];
+    assert_eq!(kept, expected);
+    let letters = world.kept_by(Target::Letters);
+    let reasons: Vec<&str> = letters
+        .iter()
+        .filter_map(|it| it.reason.as_deref())
+        .collect();
+    assert_eq!(reasons.len(), 2);
+    for said in ["broker.impersonators", "broker.require_user_id"] {
+        assert!(
+            reasons.iter().any(|reason| reason.contains(said)),
+            "{reasons:?}"
+        );
+    }
+    assert!(world.open.is_empty());
 }
 
 /// Only items with one asker travel together.

@@ -6,6 +6,7 @@ mod conformance;
 mod connecting;
 mod days;
 mod fencing;
+mod grants;
 mod hot;
 mod letters;
 mod monitoring;
