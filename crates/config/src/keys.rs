@@ -6,7 +6,6 @@
 
 mod contained;
 mod lists;
-mod urls;
 
 use std::net::SocketAddr;
 
@@ -14,10 +13,9 @@ use attune_core::network::is_public;
 use attune_core::{Network, PartitionId};
 use serde_json::Value;
 
+use crate::urls::check_url;
 use contained::{check_account, check_cpu, check_size};
 use lists::{check_list, check_subnet, check_user, check_variable_name, fitting};
-use urls::check_url;
-pub(crate) use urls::{PASSWORDS, POSTGRES_PARAMETERS};
 
 /// One key: its dotted name and what it takes.
 pub(crate) struct Key {
@@ -456,7 +454,7 @@ fn check_word(
     }
 }
 
-fn is_name(byte: u8) -> bool {
+pub(crate) fn is_name(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-')
 }
 

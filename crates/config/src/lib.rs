@@ -31,6 +31,7 @@ mod problem;
 mod secret;
 mod settings;
 mod suggest;
+mod urls;
 mod validate;
 
 pub use api::{ApiSettings, RateSettings, TlsSettings};

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize, Serializer};
 
-use crate::keys::POSTGRES_PARAMETERS;
+use crate::urls::POSTGRES_PARAMETERS;
 
 /// What stands in place of a secret.
 const MASK: &str = "***";

@@ -3,10 +3,11 @@
 use attune_core::Network;
 use serde_json::Value;
 
-use crate::keys::{KEYS, PASSWORDS};
+use crate::keys::KEYS;
 use crate::problem::{Problem, Problems};
 use crate::secret::shown_host;
 use crate::settings::Settings;
+use crate::urls::PASSWORDS;
 
 impl Settings {
     /// Checks every value and how they fit together. [`Loader`](crate::Loader) has done so

@@ -1,9 +1,9 @@
-//! Checks of URLs, which may hold passwords.
+//! URLs of servers: what the drivers take, and nothing that they would log or send elsewhere.
 
 use serde_json::Value;
 use url::Url;
 
-use super::is_name;
+use crate::keys::is_name;
 use crate::secret::percent_decoded;
 
 /// How a password stands in a URL.
@@ -11,7 +11,7 @@ pub(crate) const PASSWORDS: &str =
     "write in a password %2F for /, %23 for #, %3F for ? and %40 for @";
 
 /// Never repeats the value: it may hold a password.
-pub(super) fn check_url(value: &Value, schemes: &[&str]) -> Result<Value, String> {
+pub(crate) fn check_url(value: &Value, schemes: &[&str]) -> Result<Value, String> {
     let Value::String(text) = value else {
         return Err("the value is not a text (it is not shown here)".to_owned());
     };
