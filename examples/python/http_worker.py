@@ -23,7 +23,7 @@ import ssl
 import time
 import urllib.parse
 
-from life import LeaseExpired, Life, log, margin
+from life import KEY, LeaseExpired, Life, log, margin
 
 WAIT_SECONDS = 10
 TIMEOUT_SECONDS = 5
@@ -60,7 +60,7 @@ class Worker:
         if path == "exchange":
             names = ("name", "pool", "slots", "lease_seconds")
             body |= {name: getattr(self.args, name) for name in names} | {"draining": self.stopping} | said
-        headers = {"Content-Type": "application/json"}
+        headers = {"Content-Type": "application/json"} | KEY
         connection.request("POST", f"/api/v1/worker/{path}", json.dumps(body, allow_nan=False), headers)
 
     def answer(self, connection, sent):

@@ -35,6 +35,8 @@ RESYNC_SECONDS = 0.5
 LINGER_SECONDS = 1.0
 # At the end it waits for so long until all is settled: what was told durably is safe.
 LAST_WORDS_SECONDS = 10
+# By what the API knows who asks, where it wants to.
+KEY = {"Authorization": f"Bearer {os.environ['ATTUNE_KEY']}"} if os.environ.get("ATTUNE_KEY") else {}
 # Variables of this process that programs may see.
 ENV_ALLOW = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR")
 # What a report of an end has of its grant.

@@ -27,7 +27,7 @@ import uuid
 import pika
 import pika.exceptions
 
-from life import LeaseExpired, Life, log, margin, now_text
+from life import KEY, LeaseExpired, Life, log, margin, now_text
 
 
 def user_of(url):
@@ -55,7 +55,7 @@ class Lease:
         request = urllib.request.Request(
             self.url + path,
             data=json.dumps(body).encode(),
-            headers={"Content-Type": "application/json"},
+            headers={"Content-Type": "application/json"} | KEY,
             method="POST",
         )
         try:
