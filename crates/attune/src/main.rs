@@ -11,6 +11,7 @@ mod fence;
 mod health_command;
 mod keys_command;
 mod manual;
+mod measured;
 mod parts;
 mod roles;
 mod topology;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail, ensure};
-use attune_bus::{Bus, BusError, BusFigures, Measured, MemoryBus, Topic};
+use attune_bus::{Bus, BusError, MemoryBus, Topic};
 use attune_bus_rabbitmq::{Declaring, QueueType, RabbitBus, RabbitOptions, TlsFiles};
 use attune_config::{Settings, Wiring};
 use attune_core::PartitionId;
@@ -14,6 +14,8 @@ use attune_runtime::{Shutdown, error_chain, retry_until_ready};
 use attune_store::{Store, StoreError};
 use attune_store_postgres::{PostgresOptions, PostgresStore, Roles};
 use attune_store_sqlite::{SqliteOptions, SqliteStore};
+
+use crate::measured::{BusFigures, Measured};
 
 /// What the services work on.
 #[derive(Clone)]

@@ -5,7 +5,6 @@
 //! not acknowledged. Everything else (once, and only by the right owner) is made above it.
 
 pub mod confirm;
-pub mod measured;
 pub mod memory;
 pub mod port;
 mod shelf;
@@ -14,7 +13,6 @@ mod shelf;
 use std::sync;
 
 pub use confirm::{Gone, Patience, Published, publish_until_confirmed};
-pub use measured::{BusFigures, Measured};
 pub use memory::{MemoryBus, Room};
 pub use port::{
     Bus, BusError, Confirmation, Delivery, DeliveryTag, Outgoing, PublishError, Refusal, Refused,

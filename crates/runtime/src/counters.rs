@@ -298,7 +298,7 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use crate::{Label, Metrics};
+    use crate::{Gauge, Label, Metrics};
 
     counters! {
         /// For the test.
@@ -339,6 +339,23 @@ mod tests {
         ] {
             assert!(text.lines().any(|shown| shown == line), "{line}:\n{text}");
         }
+    }
+
+    /// An alert on a value that nobody tells any more would never end.
+    #[test]
+    fn what_is_not_told_any_more_is_gone() {
+        let (metrics, round) = (Metrics::new(), Gauge::default());
+        let told = round.clone();
+        let meter = metrics.meter("test");
+        Gauge::show_all(&meter, "test.waits", "Who waits.", move || {
+            let why = if told.get() == 0 { "limit" } else { "worker" };
+            [(2.0, vec![Label::new("for", why)])]
+        });
+        assert!(metrics.render().contains("test_waits{for=\"limit\"} 2\n"));
+        round.set(1);
+        let text = metrics.render();
+        assert!(text.contains("test_waits{for=\"worker\"} 2\n"), "{text}");
+        assert!(!text.contains("limit"), "{text}");
     }
 
     #[test]

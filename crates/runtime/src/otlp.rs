@@ -1,4 +1,4 @@
-//! Sending metrics and spans by OTLP (protobuf over HTTP) to a collector.
+//! Sending metrics by OTLP (protobuf over HTTP) to a collector.
 //!
 //! Threads of their own send, so that a collector that is slow or away holds up nobody; what it does not
 //! take is dropped, and the log says so. Further headers, such as a token, come from the environment
@@ -17,7 +17,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// Where to send to, and as whom.
 #[derive(Debug, Clone)]
 pub struct Otlp {
-    /// The URL below which a collector has `/v1/metrics` and `/v1/traces`.
+    /// The URL below which a collector has `/v1/metrics`.
     pub endpoint: String,
     /// How often metrics are sent.
     pub interval: Duration,
@@ -123,6 +123,8 @@ mod tests {
 
     #[test]
     fn what_is_shown_is_sent_under_its_own_name_and_with_who_says_it() {
+        // The client wants one, also where it does not need it.
+        drop(rustls::crypto::ring::default_provider().install_default());
         let (endpoint, taken) = collector();
         let otlp = Otlp {
             endpoint,

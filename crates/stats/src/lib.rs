@@ -19,6 +19,7 @@ mod maintenance;
 mod merge;
 mod persister;
 mod service;
+mod stock;
 
 pub use counters::StatsCounters;
 pub use error::StatsError;

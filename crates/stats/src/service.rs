@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use attune_bus::{Bus, Subscription, Topic};
 use attune_record::Recorder;
-use attune_runtime::Progress;
+use attune_runtime::{Meter, Progress};
 use attune_store::{ExecutionStore, HistoryRetention, StatsStore};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -15,6 +15,7 @@ use crate::counters::StatsCounters;
 use crate::error::StatsError;
 use crate::maintenance::maintain;
 use crate::persister::{PREFETCH, Persister};
+use crate::stock::{LastLook, look};
 
 /// Settings of a [`StatsPersister`].
 #[derive(Debug, Clone)]
@@ -98,6 +99,7 @@ impl StatsPersister {
             (Arc::clone(&counters), trouble),
             &subscriber,
         );
+        let looked_at = Arc::clone(&store);
         let upkeep = maintain(
             store,
             options.retention,
@@ -105,15 +107,18 @@ impl StatsPersister {
             Arc::clone(&counters),
             stop.clone(),
         );
+        let stock = LastLook::default();
+        let looking = look(looked_at, stock.clone(), stop.clone());
         let task = tokio::spawn(async move {
             let upkeep = async {
-                upkeep.await;
+                tokio::join!(upkeep, looking);
                 Ok(())
             };
             tokio::try_join!(persister.run(subscriber, stop), upkeep).map(|((), ())| ())
         });
         Ok(StatsHandle {
             counters,
+            stock,
             troubles,
             task,
         })
@@ -124,6 +129,7 @@ impl StatsPersister {
 #[derive(Debug)]
 pub struct StatsHandle {
     counters: Arc<StatsCounters>,
+    stock: LastLook,
     troubles: watch::Receiver<Option<String>>,
     task: JoinHandle<Result<(), StatsError>>,
 }
@@ -132,6 +138,12 @@ impl StatsHandle {
     /// What it has counted.
     pub fn counters(&self) -> Arc<StatsCounters> {
         Arc::clone(&self.counters)
+    }
+
+    /// Shows what it counts, and what there is that it looks after, among the metrics.
+    pub fn export(&self, meter: &Meter) {
+        self.counters.export(meter);
+        self.stock.export(meter);
     }
 
     /// Why no figure can be written for a while, in words for an operator; `None` while all is

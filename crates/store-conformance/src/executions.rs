@@ -202,6 +202,9 @@ pub async fn upkeep_leaves_what_is_active_alone(store: Arc<dyn Store>) {
     store.maintain_history(nothing).await.unwrap();
     assert_eq!(world.active_ids().await, vec![waiting]);
     assert_eq!(world.record(waiting).await.status, Status::Queued);
+    let stock = store.stock().await.unwrap();
+    assert!(stock.days_ahead.is_none_or(|days| days >= 7), "{stock:?}");
+    assert_eq!((stock.of_no_day, stock.letters), (0, 0));
     // And the store goes on taking ends.
     world.end(&[waiting], Status::Expired).await;
     assert_eq!(world.active_ids().await, vec![]);

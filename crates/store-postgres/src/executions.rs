@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use attune_core::{ActionId, Attempt, ExecutionId, RequestId, WorkerId};
 use attune_store::{
     Cursor, ExecutionFilter, ExecutionPage, ExecutionRecord, ExecutionStore, HistoryRetention,
-    SlotHolder, SlotWorker, Standing, StoreError, stored_labels,
+    SlotHolder, SlotWorker, Standing, Stock, StoreError, stored_labels,
 };
 use sqlx::Row as _;
 use sqlx::postgres::PgRow;
@@ -84,6 +84,21 @@ impl ExecutionStore for PostgresStore {
 
     async fn maintain_history(&self, keep: HistoryRetention) -> Result<(), StoreError> {
         upkeep::maintain(self, keep).await
+    }
+
+    async fn stock(&self) -> Result<Stock, StoreError> {
+        let pool = self.db.general();
+        self.db
+            .run(Purpose::General, async move {
+                let row = sqlx::query(sql::STOCK).fetch_one(&pool).await?;
+                let count = |column| row.try_get::<i64, _>(column).map(i64::unsigned_abs);
+                Ok(Stock {
+                    days_ahead: Some(count("days_ahead")?),
+                    of_no_day: count("of_no_day")?,
+                    letters: count("letters")?,
+                })
+            })
+            .await
     }
 }
 

@@ -122,6 +122,7 @@ statements! {
     SESSION_IS_SOUND = "session_is_sound",
     SHARE_POLICIES = "share_policies",
     SLOT_HOLDERS = "slot_holders",
+    STOCK = "stock",
     SYSTEM_ID = "system_id",
     TRANSACTIONS = "transactions",
     UNCHAINED_AUDIT = "unchained_audit",

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use attune_core::{ActionId, Attempt, ExecutionId, RequestId, Status, WorkerId};
 use attune_store::{
     Cursor, ExecutionFilter, ExecutionPage, ExecutionRecord, ExecutionStore, HistoryRetention,
-    SlotHolder, SlotWorker, Standing, StoreError, stored_labels,
+    SlotHolder, SlotWorker, Standing, Stock, StoreError, stored_labels,
 };
 use sqlx::Row as _;
 use sqlx::sqlite::SqliteRow;
@@ -81,6 +81,19 @@ impl ExecutionStore for SqliteStore {
     async fn maintain_history(&self, keep: HistoryRetention) -> Result<(), StoreError> {
         self.task(async move |inner: Arc<Inner>| upkeep::maintain(&inner, keep).await)
             .await
+    }
+
+    async fn stock(&self) -> Result<Stock, StoreError> {
+        self.task(async move |inner: Arc<Inner>| {
+            let count = sqlx::query_as::<_, (i64,)>(sql::STOCK);
+            let (letters,) = count.fetch_one(&mut *inner.reader().await?).await?;
+            Ok(Stock {
+                days_ahead: None,
+                of_no_day: 0,
+                letters: letters.unsigned_abs(),
+            })
+        })
+        .await
     }
 }
 

@@ -130,6 +130,7 @@ statements! {
     SCAN_ACTIVE = "scan_active",
     SHORTEN_KEY = "shorten_key",
     SLOT_HOLDERS = "slot_holders",
+    STOCK = "stock",
     START = "start",
     SUCCEED_KEY = "succeed_key",
     UNCHAINED_AUDIT = "unchained_audit",

@@ -301,6 +301,23 @@ pub trait ExecutionStore: Send + Sync {
     /// # Errors
     /// The first failure, after every step was tried.
     async fn maintain_history(&self, keep: HistoryRetention) -> Result<(), StoreError>;
+
+    /// What there is that the upkeep looks after.
+    ///
+    /// # Errors
+    /// When the store fails.
+    async fn stock(&self) -> Result<Stock, StoreError>;
+}
+
+/// What there is that the upkeep looks after.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stock {
+    /// How many days after today have a table of the history; `None` where it is not kept by day.
+    pub days_ahead: Option<u64>,
+    /// Rows of the history and of the requests that no day has taken.
+    pub of_no_day: u64,
+    /// Dead letters that were not put back.
+    pub letters: u64,
 }
 
 #[cfg(test)]

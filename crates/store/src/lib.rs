@@ -39,7 +39,7 @@ pub use dead_letters::{
 pub use error::StoreError;
 pub use executions::{
     Bodies, Cursor, ExecutionFilter, ExecutionPage, ExecutionRecord, ExecutionStore,
-    HistoryRetention, RecordRetention, SlotHolder, SlotWorker, Standing, stored_labels,
+    HistoryRetention, RecordRetention, SlotHolder, SlotWorker, Standing, Stock, stored_labels,
 };
 pub use keys::{
     KeyOutcome, KeyRecord, KeyRotation, KeyStore, MAX_KEYS, NewKey, Standing as KeyStanding,

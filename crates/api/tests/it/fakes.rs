@@ -17,8 +17,8 @@ use attune_messages::v1::{Accepted, ForceRelease};
 use attune_store::{
     ActionStore, Applied, AuditEntry, Cursor, DeadLetter, ExecutionFilter, ExecutionPage,
     ExecutionRecord, ExecutionStore, ExecutorRow, HistoryRetention, Lease, OperationRecord,
-    PauseChange, PauseSet, PolicyChange, Requeue, SlotHolder, Standing, StoreError, StoredStats,
-    Violations, WorkerLease, WorkerRow, WorkerStore,
+    PauseChange, PauseSet, PolicyChange, Requeue, SlotHolder, Standing, Stock, StoreError,
+    StoredStats, Violations, WorkerLease, WorkerRow, WorkerStore,
 };
 use chrono::{DateTime, TimeDelta, Utc};
 use tokio::sync::Notify;
@@ -506,6 +506,10 @@ impl ExecutionStore for Fake {
 
     async fn maintain_history(&self, _keep: HistoryRetention) -> Result<(), StoreError> {
         self.store(|_| ())
+    }
+
+    async fn stock(&self) -> Result<Stock, StoreError> {
+        Err(StoreError::Statement("nobody asks".into()))
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use attune_bench::{Group, Scenario, usage};
-use attune_bus::{Bus, BusFigures, Measured, Topic};
+use attune_bus::{Bus, Topic};
 use attune_bus_rabbitmq::RabbitBus;
 use attune_config::{PrintFormat, Secret, Settings};
 use attune_core::PartitionId;
@@ -24,6 +24,7 @@ use super::prepare::{apply, hold, setting_up};
 use super::scrape;
 use super::system::{history_in, listener_in};
 use super::workers::Workers;
+use crate::measured::{BusFigures, Measured};
 use crate::parts::{self, Parts};
 
 /// How long connecting, and making or removing a database, may take.

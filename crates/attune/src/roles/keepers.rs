@@ -77,7 +77,7 @@ pub(super) async fn start_stats(
         })
     });
     let handle = starting.await??;
-    handle.counters().export(&metrics.meter("stats"));
+    handle.export(&metrics.meter("stats"));
     let (name, words) = ("stats.writes", Option::clone);
     show_troubles(health, name, handle.troubles(), words, shutdown);
     start_collector(settings, parts, (health, metrics), stop, shutdown).await?;

@@ -13,7 +13,7 @@ use attune_messages::v1::QueueSnapshot;
 use attune_stats::{StatsHandle, StatsOptions, StatsPersister};
 use attune_store::{
     Cursor, ExecutionFilter, ExecutionPage, ExecutionRecord, ExecutionStore, HistoryRetention,
-    RecordRetention, SlotHolder, Standing, StatsCursor, StatsPage, StatsRow, StatsStore,
+    RecordRetention, SlotHolder, Standing, StatsCursor, StatsPage, StatsRow, StatsStore, Stock,
     StoreError, StoredStats,
 };
 use chrono::Utc;
@@ -206,6 +206,14 @@ impl ExecutionStore for FakeStore {
         let number = self.seen.borrow().upkeep.len();
         self.seen.send_modify(|seen| seen.upkeep.push(keep));
         (self.upkeep_fate)(number)
+    }
+
+    async fn stock(&self) -> Result<Stock, StoreError> {
+        Ok(Stock {
+            days_ahead: Some(7),
+            of_no_day: 2,
+            letters: 3,
+        })
     }
 }
 

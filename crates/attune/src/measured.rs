@@ -3,13 +3,12 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use attune_bus::{Bus, BusError, Outgoing, PublishError, Subscriber, Subscription, Topic};
 use tokio::time::Instant;
-
-use crate::port::{Bus, BusError, Outgoing, PublishError, Subscriber, Subscription, Topic};
 
 attune_runtime::counters! {
     /// What goes through a bus, as one process sees it.
-    pub struct BusFigures {
+    pub(crate) struct BusFigures {
         /// Messages that the bus has taken from this process; what was published again because nobody knew
         /// what had become of it counts once.
         published: Counter = "bus.published.total",
@@ -27,14 +26,14 @@ attune_runtime::counters! {
 }
 
 /// Passes everything on to a bus and measures it.
-pub struct Measured {
+pub(crate) struct Measured {
     bus: Arc<dyn Bus>,
     figures: Arc<BusFigures>,
 }
 
 impl Measured {
     /// Measures what goes through here to `bus`, which works at the moment.
-    pub fn new(bus: Arc<dyn Bus>, figures: Arc<BusFigures>) -> Self {
+    pub(crate) fn new(bus: Arc<dyn Bus>, figures: Arc<BusFigures>) -> Self {
         figures.up.set(1);
         Self { bus, figures }
     }
@@ -84,9 +83,10 @@ impl Bus for Measured {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::memory::{MemoryBus, Room};
+    use attune_bus::{MemoryBus, Room};
     use uuid::Uuid;
+
+    use super::*;
 
     #[tokio::test]
     async fn what_is_refused_or_unknown_does_not_count() {
