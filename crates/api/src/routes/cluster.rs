@@ -7,7 +7,6 @@ use axum::http::Uri;
 use axum::response::Response;
 
 use super::App;
-use crate::answers::PageBudget;
 use crate::error::ApiError;
 use crate::query::Params;
 use attune_api_types::{Cluster, ExecutorView, PartitionView, WorkerView};

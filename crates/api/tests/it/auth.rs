@@ -182,6 +182,10 @@ async fn a_key_that_is_not_good_is_refused_without_saying_why() {
     }
     messages.dedup();
     assert_eq!(messages.len(), 1, "{messages:?}");
+    until(|| !api.fake.with(|state| state.noted.is_empty())).await;
+    let noted = api.fake.with(|state| state.noted.clone());
+    assert_eq!(noted.len(), 1, "one in a minute is written down: {noted:?}");
+    assert_eq!(noted[0].what, attune_store::audit::what::AUTH_DENIED);
     assert_eq!(
         api.ask(&good, "GET", "/api/v1/executions", None)
             .await
@@ -390,6 +394,27 @@ async fn an_author_defines_what_its_key_is_for() {
         let answer = api.ask(&key, "PUT", &path, Some(&json!({}))).await;
         assert_eq!(answer.status != 403, allowed, "{target}: {answer:?}");
     }
+}
+
+/// Who ends what somebody else has asked for is written down; one's own end is one's own affair.
+#[tokio::test]
+async fn who_cancels_is_written_down() {
+    let api = api();
+    api.fake.add_action("core.echo", |_| ());
+    let operator = api.fake.add_key("olga", whole(Role::Operator));
+    let ann = api.fake.add_key("ann", Grants::new([Role::Submitter]));
+    for (number, key) in [(1, &ann), (2, &operator)] {
+        let mut stored = record(number, Status::Queued, 1);
+        stored.requested_by = Some("ann".to_owned());
+        let path = format!("/api/v1/executions/{}/cancel", stored.id);
+        api.fake
+            .with(|state| state.executions.insert(stored.id, stored));
+        let answer = api.ask(key, "POST", &path, None).await;
+        assert_eq!(answer.status, 202, "{answer:?}");
+    }
+    let noted = api.fake.with(|state| state.noted.clone());
+    let noted: Vec<_> = noted.iter().map(|it| (it.what, &*it.who)).collect();
+    assert_eq!(noted, [(attune_store::audit::what::CANCEL, "olga")]);
 }
 
 /// What is done is written down under the name of the key, whatever is said.

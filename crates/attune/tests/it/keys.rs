@@ -66,6 +66,26 @@ async fn clients(system: &System) -> anyhow::Result<()> {
         .await?
         .refused(403, "FORBIDDEN")?;
 
+    // All of that is a chain, of which a hash can be noted elsewhere.
+    let (code, list, stderr) = system.client(&["audit", "list", "--what", "key."]).await?;
+    ensure!(
+        code == 0 && list.matches("key.create").count() >= 3,
+        "{code} {list}{stderr}"
+    );
+    let (code, check, _) = system.client(&["audit", "verify"]).await?;
+    let hash = check.lines().last().context("no hash")?;
+    ensure!(code == 0 && hash.len() == 64, "{code} {check}");
+    let (code, check, _) = system.client(&["audit", "verify", "--noted", hash]).await?;
+    ensure!(code == 0, "{code} {check}");
+    let other = "0".repeat(64);
+    let (code, _, stderr) = system
+        .client(&["audit", "verify", "--noted", &other])
+        .await?;
+    ensure!(
+        code == 1 && stderr.contains("not in the chain"),
+        "{code} {stderr}"
+    );
+
     // Revoked, it is good for five seconds more at the most.
     let revoked = system.client(&["keys", "revoke", &id]).await?;
     ensure!(revoked.0 == 0, "{revoked:?}");
