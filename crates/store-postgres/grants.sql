@@ -46,9 +46,9 @@ GRANT EXECUTE ON FUNCTION attune.ended(bigint[], timestamptz, timestamptz) TO "$
 -- The API shows everything, and changes what operators and authors change. It ends no execution and grants none.
 GRANT SELECT ON ALL TABLES IN SCHEMA attune TO "$api";
 GRANT INSERT ON attune.audit_log, attune.operation, attune.operation_progress, attune.pack, attune.action, attune.policy,
-    attune.pause, attune.pause_resumed, attune.worker_lease TO "$api";
+    attune.pause, attune.pause_resumed, attune.worker_lease, attune.api_key TO "$api";
 GRANT UPDATE ON attune.action, attune.policy, attune.pause, attune.pause_resumed, attune.pause_set, attune.policy_set,
-    attune.dead_letter, attune.worker_lease TO "$api";
+    attune.dead_letter, attune.worker_lease, attune.api_key TO "$api";
 GRANT DELETE ON attune.pause, attune.pause_resumed, attune.policy TO "$api";
 
 -- The keeper of statistics and dead letters, and of what is old.
@@ -66,7 +66,7 @@ GRANT EXECUTE ON FUNCTION attune.make_days(text, integer), attune.drop_day(text,
 -- A worker has a lease, and says which of its grants had begun. It sees the leases of its own login alone, and of an
 -- execution only to whom it is granted.
 GRANT SELECT ON attune.worker_lease TO "$worker", "$monitor";
-GRANT INSERT (worker, name, pool, slots, expires_at, renewed_at, draining, broker_user),
+GRANT INSERT (worker, name, pool, slots, expires_at, renewed_at, draining, broker_user, principal),
     UPDATE (name, pool, slots, expires_at, renewed_at, renewals, draining, broker_user, ended, over_at, begun)
     ON attune.worker_lease TO "$worker";
 GRANT SELECT (id, attempt, worker) ON attune.execution_active TO "$worker";
@@ -88,5 +88,5 @@ GRANT SELECT ON attune.queue_stats, attune.queue_stats_history, attune.queue_tot
 GRANT SELECT (id, ref, partition) ON attune.action TO "$monitor";
 GRANT SELECT (id, action, status, priority, attempt, worker, created, requested_by) ON attune.execution_active TO "$monitor";
 
--- Nobody changes what the audit log says.
-REVOKE UPDATE, DELETE, TRUNCATE ON attune.audit_log FROM PUBLIC, "$executor", "$listener", "$stats", "$api", "$worker", "$monitor";
+-- Nobody changes what the audit log says; its links are made by a trigger, with the rights of the owner.
+REVOKE UPDATE, DELETE, TRUNCATE ON attune.audit_log, attune.audit_chain, attune.audit_head FROM PUBLIC, "$executor", "$listener", "$stats", "$api", "$worker", "$monitor";

@@ -148,6 +148,7 @@ cases! { ($)
     workers::a_worker_may_drain_from_its_first_renewal_on,
     workers::workers_are_listed_by_name,
     workers::the_ends_of_workers_are_known,
+    workers::a_life_is_of_who_registered_it,
     slots::what_a_worker_had_begun_is_known,
     slots::slots_are_loaded_with_their_holders,
     slots::slots_follow_every_change,

@@ -326,6 +326,7 @@ pub(super) fn worker_lease(name: &str, ttl: Duration) -> WorkerLease {
         draining: false,
         ttl,
         broker_user: None,
+        principal: None,
     }
 }
 

@@ -185,3 +185,26 @@ async fn refused(store: &Arc<dyn Store>, lease: &WorkerLease) {
     let result = store.renew_worker(lease).await;
     assert!(matches!(result, Err(StoreError::Conflict(_))), "{result:?}");
 }
+
+/// A life that was registered with a key is renewed by its owner alone.
+pub async fn a_life_is_of_who_registered_it(store: Arc<dyn Store>) {
+    let mut lease = worker_lease("w", LONG);
+    lease.principal = Some("ann".to_owned());
+    assert_eq!(store.principal_of(lease.worker).await.unwrap(), None);
+    store.renew_worker(&lease).await.unwrap();
+    store.renew_worker(&lease).await.unwrap();
+    for other in [None, Some("bob".to_owned())] {
+        lease.principal = other;
+        let refused = store.renew_worker(&lease).await;
+        assert!(
+            matches!(refused, Err(StoreError::Conflict(_))),
+            "{refused:?}"
+        );
+    }
+    let owner = store.principal_of(lease.worker).await.unwrap();
+    assert_eq!(owner, Some(Some("ann".to_owned())));
+    lease.worker = WorkerId::fresh();
+    lease.principal = None;
+    store.renew_worker(&lease).await.unwrap();
+    assert_eq!(store.principal_of(lease.worker).await.unwrap(), Some(None));
+}

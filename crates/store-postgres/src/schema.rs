@@ -167,6 +167,11 @@ fn migrations() -> Vec<Migration> {
             "additive_accounts",
             include_str!("../../../migrations/postgres/0035_additive_accounts.sql"),
         ),
+        (
+            36,
+            "additive_worker_principal",
+            include_str!("../../../migrations/postgres/0036_additive_worker_principal.sql"),
+        ),
     ];
     all.into_iter()
         .map(|(version, name, text)| {

@@ -94,6 +94,7 @@ statements! {
     POLICY_MARK = "policy_mark",
     POLICY_PROGRESS = "policy_progress",
     POLICY_VERSIONS = "policy_versions",
+    PRINCIPAL_OF = "principal_of",
     PRUNE_AUDIT = "prune_audit",
     PRUNE_DEAD_LETTERS = "prune_dead_letters",
     PRUNE_DEFAULT_HISTORY = "prune_default_history",

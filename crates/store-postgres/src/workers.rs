@@ -66,7 +66,8 @@ impl WorkerStore for PostgresStore {
             .bind(number(lease.slots))
             .bind(micros(lease.ttl))
             .bind(lease.draining)
-            .bind(user.map(|user| text::text(user).into_owned()));
+            .bind(user.map(|user| text::text(user).into_owned()))
+            .bind(lease.principal.clone());
         let pool = self.db.lease();
         let renewed = self
             .db
@@ -105,6 +106,16 @@ impl WorkerStore for PostgresStore {
         self.db
             .run(Purpose::Lease, async move {
                 Ok(query.fetch_optional(&pool).await?.is_some())
+            })
+            .await
+    }
+
+    async fn principal_of(&self, worker: WorkerId) -> Result<Option<Option<String>>, StoreError> {
+        let query = sqlx::query_scalar(sql::PRINCIPAL_OF).bind(worker.0);
+        let pool = self.db.general();
+        self.db
+            .run(Purpose::General, async move {
+                Ok(query.fetch_optional(&pool).await?)
             })
             .await
     }

@@ -135,6 +135,11 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
         "additive_accounts",
         include_str!("../../../migrations/sqlite/0030_additive_accounts.sql"),
     ),
+    (
+        31,
+        "additive_worker_principal",
+        include_str!("../../../migrations/sqlite/0031_additive_worker_principal.sql"),
+    ),
 ];
 
 fn migrator() -> Migrator {

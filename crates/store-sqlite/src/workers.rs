@@ -24,7 +24,8 @@ impl WorkerStore for SqliteStore {
             .bind(i64::from(lease.slots))
             .bind(lease.ttl.as_secs_f64())
             .bind(lease.draining)
-            .bind(lease.broker_user.clone());
+            .bind(lease.broker_user.clone())
+            .bind(lease.principal.clone());
         match self.execute(query).await? {
             0 => Err(over(worker)),
             _ => Ok(()),
@@ -45,6 +46,14 @@ impl WorkerStore for SqliteStore {
         begun: Option<&[(ExecutionId, Attempt)]>,
     ) -> Result<bool, StoreError> {
         Ok(self.execute(ending(worker, begun, true)).await? > 0)
+    }
+
+    async fn principal_of(&self, worker: WorkerId) -> Result<Option<Option<String>>, StoreError> {
+        let query = sqlx::query_scalar(sql::PRINCIPAL_OF).bind(worker.to_string());
+        self.task(async move |inner: Arc<Inner>| {
+            Ok(query.fetch_optional(&mut *inner.reader().await?).await?)
+        })
+        .await
     }
 
     async fn workers(&self) -> Result<Vec<WorkerRow>, StoreError> {

@@ -25,6 +25,8 @@ pub struct WorkerLease {
     /// The user of the broker as whom it speaks. Not given: the one of the process that asks, as far as
     /// its store was told. What is said first holds as long as the lease.
     pub broker_user: Option<String>,
+    /// Whose life it is, where it was registered with a key; nobody else may renew or end it.
+    pub principal: Option<String>,
 }
 
 /// A worker as its lease row shows it.
@@ -53,8 +55,15 @@ pub trait WorkerStore: Send + Sync {
     ///
     /// # Errors
     /// [`StoreError::Conflict`] when somebody has ended the lease: the worker may have lost what it
-    /// runs, so it must end that and come back under a fresh id.
+    /// runs, so it must end that and come back under a fresh id; also when the life is somebody else's.
     async fn renew_worker(&self, lease: &WorkerLease) -> Result<(), StoreError>;
+
+    /// Whose life this is: `None` for one that nobody has registered, and in it `None` for one that was
+    /// registered without a key.
+    ///
+    /// # Errors
+    /// When the store fails.
+    async fn principal_of(&self, worker: WorkerId) -> Result<Option<Option<String>>, StoreError>;
 
     /// Ends the lease of a worker that has nothing left to run, and says which of its grants have begun, of those
     /// that nobody has settled: with `None` nobody knows. A lease that was ended before stays as it is.

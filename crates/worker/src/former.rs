@@ -130,6 +130,10 @@ mod tests {
             Ok(true)
         }
 
+        async fn principal_of(&self, _: WorkerId) -> Result<Option<Option<String>>, StoreError> {
+            Ok(None)
+        }
+
         async fn workers(&self) -> Result<Vec<WorkerRow>, StoreError> {
             Ok(Vec::new())
         }

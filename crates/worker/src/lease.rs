@@ -155,6 +155,7 @@ impl Leases {
                 draining: false,
                 ttl: options.lease_ttl,
                 broker_user: None,
+                principal: None,
             },
             margin: options.lease_margin(),
             guard,

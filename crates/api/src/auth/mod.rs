@@ -302,6 +302,19 @@ impl Caller {
         }
     }
 
+    /// Whose lives of workers are those that it registers: they are nobody else's from then on.
+    pub(crate) fn owner_of_lives(&self) -> Option<String> {
+        let key = self.principal.key();
+        key.map(|_| self.principal.name().to_owned())
+    }
+
+    /// Refuses to end a life that somebody else has registered.
+    pub(crate) fn not_its_life(&self) -> ApiError {
+        let name = self.principal.name();
+        let words = format!("this life of a worker was not registered by {name}");
+        forbidden(Permission::Work.name(), words)
+    }
+
     /// Refuses an action that the key is not for.
     pub(crate) fn check_action(&self, action_ref: &str) -> Result<(), ApiError> {
         if self.principal.is_for_action(action_ref) {

@@ -109,7 +109,7 @@ pub(crate) async fn exchange(
     let reports = reports_of(&app, asked.worker, &asked.reports)?;
     drop((asked.completions, asked.reports, body));
     // Before anything is told: of a life that is over nothing counts.
-    let lease_expires_in_ms = renew(&app, lease).await?.lease_expires_in_ms;
+    let lease_expires_in_ms = renew(&app, &caller, lease).await?.lease_expires_in_ms;
     tell(&app, ends, reports).await?;
     let (link, sections) = match asked.wait_ms {
         None => (None, Vec::new()),

@@ -41,11 +41,15 @@ pub(crate) async fn lease(
     let asked: LeaseRequest = body::parse(&body)?;
     check(&asked)?;
     caller.check_pool(&asked.pool)?;
-    Ok(Json(renew(&app, asked).await?))
+    Ok(Json(renew(&app, &caller, asked).await?))
 }
 
 /// Renews what was checked before.
-pub(super) async fn renew(app: &App, asked: LeaseRequest) -> Result<Lease, ApiError> {
+pub(super) async fn renew(
+    app: &App,
+    caller: &Caller,
+    asked: LeaseRequest,
+) -> Result<Lease, ApiError> {
     let lease = WorkerLease {
         worker: asked.worker,
         name: asked.name,
@@ -54,6 +58,7 @@ pub(super) async fn renew(app: &App, asked: LeaseRequest) -> Result<Lease, ApiEr
         ttl: Duration::from_secs(asked.lease_seconds.into()),
         draining: asked.draining,
         broker_user: asked.broker_user,
+        principal: caller.owner_of_lives(),
     };
     app.ports.workers.renew_worker(&lease).await.map_err(over)?;
     Ok(Lease {
@@ -101,6 +106,7 @@ pub(super) fn check(asked: &LeaseRequest) -> Result<(), ApiError> {
 )]
 pub(crate) async fn retire(
     State(app): State<App>,
+    caller: Caller,
     _none: NoParams,
     request: Request,
 ) -> Result<StatusCode, ApiError> {
@@ -110,6 +116,10 @@ pub(crate) async fn retire(
         let pairs = begun.iter().map(|name| (name.execution_id, name.attempt));
         pairs.collect::<Vec<_>>()
     });
+    let owner = app.ports.workers.principal_of(asked.worker).await?;
+    if owner.is_some_and(|owner| owner != caller.owner_of_lives()) {
+        return Err(caller.not_its_life());
+    }
     app.ports
         .workers
         .retire_worker(asked.worker, begun.as_deref())

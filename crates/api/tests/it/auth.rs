@@ -437,6 +437,33 @@ async fn nobody_acts_under_another_name() {
     assert_eq!(who, ["olga", "olga"]);
 }
 
+/// A life of a worker is of whoever has registered it.
+#[tokio::test]
+async fn nobody_ends_the_life_of_anothers_worker() {
+    let api = api();
+    let mut grants = Grants::new([Role::Worker]);
+    grants.pools = vec!["batch".parse().unwrap()];
+    let ann = api.fake.add_key("ann", grants.clone());
+    let bob = api.fake.add_key("bob", grants);
+    let worker = attune_core::WorkerId::fresh();
+    let lease = |pool: &str| json!({"worker": worker, "name": "w", "pool": pool, "slots": 1, "lease_seconds": 60});
+    let post = async |key: &str, path: &str, body: Value| {
+        let path = format!("/api/v1/worker/{path}");
+        api.ask(key, "POST", &path, Some(&body)).await
+    };
+    let elsewhere = post(&ann, "lease", lease("default")).await;
+    assert_eq!(elsewhere.error(), (403, "FORBIDDEN", ""));
+    assert_eq!(post(&ann, "lease", lease("batch")).await.status, 200);
+    let owner = api.fake.with(|state| state.leases[0].principal.clone());
+    assert_eq!(owner.as_deref(), Some("ann"));
+    let retire = json!({"worker": worker});
+    assert_eq!(
+        post(&bob, "retire", retire.clone()).await.error(),
+        (403, "FORBIDDEN", "")
+    );
+    assert_eq!(post(&ann, "retire", retire).await.status, 204);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_key_has_a_rate() {
     let api = api();

@@ -542,6 +542,13 @@ impl WorkerStore for Fake {
         self.store(|state| state.retired.push((worker, begun)))
     }
 
+    async fn principal_of(&self, worker: WorkerId) -> Result<Option<Option<String>>, StoreError> {
+        self.store(|state| {
+            let lease = state.leases.iter().find(|it| it.worker == worker);
+            lease.map(|it| it.principal.clone())
+        })
+    }
+
     async fn workers(&self) -> Result<Vec<WorkerRow>, StoreError> {
         self.store(|state| state.workers.clone())
     }

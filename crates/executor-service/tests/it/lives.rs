@@ -203,6 +203,7 @@ pub(crate) fn lease_of(pool: &str, slots: u32, ttl: Duration) -> WorkerLease {
         draining: false,
         ttl,
         broker_user: None,
+        principal: None,
     }
 }
 

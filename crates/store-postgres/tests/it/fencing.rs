@@ -201,6 +201,7 @@ async fn a_locked_worker_row_holds_up_no_other() {
                 draining: false,
                 ttl: Duration::from_secs(600),
                 broker_user: None,
+                principal: None,
             };
             db.store.renew_worker(&lease).await.unwrap();
         }

@@ -158,6 +158,7 @@ impl TestDb {
             draining: false,
             ttl: Duration::from_secs(600),
             broker_user: None,
+            principal: None,
         };
         self.store.renew_worker(&lease).await.unwrap();
         lease.worker

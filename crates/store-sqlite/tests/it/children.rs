@@ -103,6 +103,7 @@ pub(crate) fn worker(name: &str) -> WorkerLease {
         draining: false,
         ttl: LONG,
         broker_user: None,
+        principal: None,
     }
 }
 

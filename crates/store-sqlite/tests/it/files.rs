@@ -205,6 +205,7 @@ async fn what_is_said_late_of_an_end_counts_from_then() {
         draining: false,
         ttl: Duration::from_secs(60),
         broker_user: None,
+        principal: None,
     };
     store.renew_worker(&lease).await.unwrap();
     let mut raw =

@@ -154,6 +154,7 @@ async fn prepared() -> (SqliteStore, Owner, WorkerId) {
         draining: false,
         ttl: LONG,
         broker_user: None,
+        principal: None,
     };
     store.renew_worker(&lease).await.unwrap();
     (store, owner, lease.worker)

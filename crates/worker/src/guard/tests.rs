@@ -348,6 +348,10 @@ impl WorkerStore for Store {
         Ok(true)
     }
 
+    async fn principal_of(&self, _: WorkerId) -> Result<Option<Option<String>>, StoreError> {
+        Ok(None)
+    }
+
     async fn workers(&self) -> Result<Vec<WorkerRow>, StoreError> {
         Ok(Vec::new())
     }

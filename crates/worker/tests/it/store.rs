@@ -144,6 +144,10 @@ impl WorkerStore for TestStore {
         }))
     }
 
+    async fn principal_of(&self, _: WorkerId) -> Result<Option<Option<String>>, StoreError> {
+        Ok(None)
+    }
+
     async fn workers(&self) -> Result<Vec<WorkerRow>, StoreError> {
         Ok(Vec::new())
     }

@@ -1,0 +1,1 @@
+SELECT principal FROM worker_lease WHERE worker = ?1

@@ -1,0 +1,2 @@
+-- Whose life a worker is that was registered with a key: nobody else may renew or end it.
+ALTER TABLE attune.worker_lease ADD COLUMN principal text;
