@@ -1,4 +1,4 @@
-//! The ports that only show: leases of partitions, the audit log, and the probe.
+//! The ports that mostly show: leases of partitions and workers, the audit log, and the probe.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -6,15 +6,15 @@ use std::time::Duration;
 use async_trait::async_trait;
 use attune_api::Probe;
 use attune_core::{
-    Action, ActionId, Epoch, ExecutionId, OwnerId, PartOfOperation, PartitionId, QueueTotals,
-    RequestGap, RequestId, WorkerId,
+    Action, ActionId, Attempt, Epoch, ExecutionId, OwnerId, PartOfOperation, PartitionId,
+    QueueTotals, RequestGap, RequestId, WorkerId,
 };
 use attune_store::{
     ActivePage, ActivePlace, ActiveSlice, AuditEntry, AuditStore, Batch, ChainLink, CommitError,
     Committed, ExecutionLabels, ExecutionWords, ExecutorRow, GrantedBody, Lease, Lookup, MeterPage,
     MeterPlace, NewAudit, ObservedLease, PartitionStore, PauseSet, SlotRow, StatsCursor, StatsPage,
     StatsRow, StatsStore, StoreError, StoredPolicies, StoredStats, TroubleNote, Violations,
-    WorkerEnd,
+    WorkerEnd, WorkerLease, WorkerRow, WorkerStore,
 };
 use chrono::{DateTime, Utc};
 
@@ -289,5 +289,46 @@ impl StatsStore for Fake {
             rows.truncate(limit as usize);
             StatsPage { rows, total }
         })
+    }
+}
+
+#[async_trait]
+impl WorkerStore for Fake {
+    async fn renew_worker(&self, lease: &WorkerLease) -> Result<(), StoreError> {
+        self.store(|state| {
+            if state.leases_expired {
+                return Err(StoreError::Conflict("expired".to_owned()));
+            }
+            state.leases.push(lease.clone());
+            Ok(())
+        })?
+    }
+
+    async fn worker_over(
+        &self,
+        _: WorkerId,
+        _: Option<&[(ExecutionId, Attempt)]>,
+    ) -> Result<bool, StoreError> {
+        unreachable!("the API does not end workers")
+    }
+
+    async fn retire_worker(
+        &self,
+        worker: WorkerId,
+        begun: Option<&[(ExecutionId, Attempt)]>,
+    ) -> Result<(), StoreError> {
+        let begun = begun.map(<[_]>::to_vec);
+        self.store(|state| state.retired.push((worker, begun)))
+    }
+
+    async fn principal_of(&self, worker: WorkerId) -> Result<Option<Option<String>>, StoreError> {
+        self.store(|state| {
+            let lease = state.leases.iter().find(|it| it.worker == worker);
+            lease.map(|it| it.principal.clone())
+        })
+    }
+
+    async fn workers(&self) -> Result<Vec<WorkerRow>, StoreError> {
+        self.store(|state| state.workers.clone())
     }
 }

@@ -18,7 +18,7 @@ use attune_store::{
     ActionStore, Applied, AuditEntry, Cursor, DeadLetter, ExecutionFilter, ExecutionPage,
     ExecutionRecord, ExecutionStore, ExecutorRow, HistoryRetention, Lease, OperationRecord,
     PauseChange, PauseSet, PolicyChange, Requeue, SlotHolder, Standing, Stock, StoreError,
-    StoredStats, Violations, WorkerLease, WorkerRow, WorkerStore,
+    StoredStats, Violations, WorkerLease, WorkerRow,
 };
 use chrono::{DateTime, TimeDelta, Utc};
 use tokio::sync::Notify;
@@ -510,46 +510,5 @@ impl ExecutionStore for Fake {
 
     async fn stock(&self) -> Result<Stock, StoreError> {
         Err(StoreError::Statement("nobody asks".into()))
-    }
-}
-
-#[async_trait]
-impl WorkerStore for Fake {
-    async fn renew_worker(&self, lease: &WorkerLease) -> Result<(), StoreError> {
-        self.store(|state| {
-            if state.leases_expired {
-                return Err(StoreError::Conflict("expired".to_owned()));
-            }
-            state.leases.push(lease.clone());
-            Ok(())
-        })?
-    }
-
-    async fn worker_over(
-        &self,
-        _: WorkerId,
-        _: Option<&[(ExecutionId, Attempt)]>,
-    ) -> Result<bool, StoreError> {
-        unreachable!("the API does not end workers")
-    }
-
-    async fn retire_worker(
-        &self,
-        worker: WorkerId,
-        begun: Option<&[(ExecutionId, Attempt)]>,
-    ) -> Result<(), StoreError> {
-        let begun = begun.map(<[_]>::to_vec);
-        self.store(|state| state.retired.push((worker, begun)))
-    }
-
-    async fn principal_of(&self, worker: WorkerId) -> Result<Option<Option<String>>, StoreError> {
-        self.store(|state| {
-            let lease = state.leases.iter().find(|it| it.worker == worker);
-            lease.map(|it| it.principal.clone())
-        })
-    }
-
-    async fn workers(&self) -> Result<Vec<WorkerRow>, StoreError> {
-        self.store(|state| state.workers.clone())
     }
 }

@@ -19,6 +19,8 @@ mod fakes;
 mod harness;
 mod http;
 mod inherited;
+mod keyed;
+mod keys;
 mod operations;
 mod operators;
 mod pauses;

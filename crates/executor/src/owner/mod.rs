@@ -1,8 +1,7 @@
 //! The owner of partitions: one machine that decides everything an executor decides.
 //!
-//! [`Owner::step`] takes what happened and says what to do. It does no I/O, reads no clock and no
-//! random numbers: production and the simulator drive the same machine, and the same inputs give
-//! the same outputs. It is the only writer of the queues of a running system.
+//! [`Owner::step`] takes what happened and says what to do. It does no I/O, reads no clock and no random numbers:
+//! production and the simulator drive the same machine, and the same inputs give the same outputs. It is the only writer of its queues.
 //!
 //! - `keeper` keeps the leases: renews, takes its share.
 //! - `leaving` hands partitions over, one or all of them.
@@ -13,8 +12,7 @@
 //! - `rewriting` writes again what the store refuses.
 //! - `beside` keeps dead letters and entries of the audit log that the store does not take.
 //! - `telling` says what was committed: grants, answers, snapshots, acknowledgements.
-//! - `links` tells the lives of workers, `reports` hears them, `speakers` says whom, `silence` asks those that say
-//!   nothing.
+//! - `links` tells the lives of workers, `reports` and `speakers` hear them, `silence` asks who says nothing.
 //! - `sweep` compares memory with the store, beside the rounds.
 //! - `following` reads what operators hold and the policy documents, and brings them to the partitions.
 //! - `grouping` reads by what executions are grouped, when that has changed.
