@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::fmt;
 use std::io::Read as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use attune_core::nesting::check_nesting;
@@ -26,6 +27,9 @@ const MAX_SECRET_BYTES: u64 = 16 * 1024;
 /// since the value itself is never shown.
 pub(crate) fn read_secret(path: &Path) -> Result<String, String> {
     let text = read_text(path, MAX_SECRET_BYTES).map_err(|error| error.to_string())?;
+    if is_open_to_all(path) {
+        return Err(OPEN_TO_ALL.to_owned());
+    }
     let text = without_mark(&text).trim_end();
     let wrong = if text.is_empty() {
         "the file is empty"
@@ -37,6 +41,31 @@ pub(crate) fn read_secret(path: &Path) -> Result<String, String> {
         return Ok(text.to_owned());
     };
     Err(wrong.to_owned())
+}
+
+/// What is wrong with a file that everybody can read, and the way out.
+pub(crate) const OPEN_TO_ALL: &str = "everybody on this machine can read the file, which holds a password: take \
+     that away (chmod o-r)";
+
+/// Whether every account of this machine can read a file, as far as its own mode says. Not one on a file
+/// system in memory, or where containers have their secrets: who mounts it there for one container or
+/// service gives it modes that say nothing.
+pub(crate) fn is_open_to_all(path: &Path) -> bool {
+    let is_open = std::fs::metadata(path).is_ok_and(|it| it.permissions().mode() & 0o004 != 0);
+    let mounts = || std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    is_open && !is_mounted_alone(&std::fs::canonicalize(path).unwrap_or_default(), &mounts())
+}
+
+fn is_mounted_alone(path: &Path, mounts: &str) -> bool {
+    let mounts = mounts.lines().filter_map(|line| {
+        let mut words = line.split(' ');
+        let (_, point, kind) = (words.next()?, words.next()?, words.next()?);
+        path.starts_with(point).then_some((point.len(), kind))
+    });
+    let in_memory = mounts
+        .max_by_key(|(length, _)| *length)
+        .is_some_and(|(_, kind)| matches!(kind, "tmpfs" | "ramfs"));
+    in_memory || path.starts_with("/run/secrets")
 }
 
 /// Editors of some systems begin a file with a mark of the order of its bytes.
@@ -187,4 +216,21 @@ pub(crate) fn read_file(path: &Path) -> Result<Value, LoadError> {
     config::Value::from(keys)
         .try_deserialize()
         .map_err(|error| syntax(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_mounted_for_one_container_is_its_own() {
+        let mounts = "/dev/sda / ext4 rw 0 0\ntmpfs /etc/db tmpfs ro 0 0\n\
+                      ramfs /run/credentials/attune.service ramfs ro 0 0\n";
+        let alone = |path: &str| is_mounted_alone(Path::new(path), mounts);
+        assert!(alone("/etc/db/url"));
+        assert!(alone("/run/credentials/attune.service/database.url"));
+        assert!(alone("/run/secrets/database_url"));
+        assert!(!alone("/etc/attune/database.url"));
+        assert!(!alone("/etc/dbx/url"));
+    }
 }

@@ -9,9 +9,10 @@ use std::path::{Path, PathBuf};
 
 use config::{Config, File, FileFormat};
 use serde_json::Value;
+use url::Url;
 
-use crate::files::{read_file, read_secret};
-use crate::keys::{self, KEYS, Key};
+use crate::files::{OPEN_TO_ALL, is_open_to_all, read_file, read_secret};
+use crate::keys::{self, KEYS, Key, Kind};
 use crate::problem::{LoadError, Problem, Problems, Source};
 use crate::settings::Settings;
 use crate::{DEFAULT_FILE, suggest};
@@ -201,6 +202,19 @@ impl Loader {
     }
 }
 
+/// Whether a value has a password, and comes from a file that everybody can read.
+fn is_told_to_all(key: &Key, value: &Value, source: &Source) -> bool {
+    let Source::File(path) = source else {
+        return false;
+    };
+    let url = value.as_str().filter(|_| matches!(key.kind, Kind::Url(_)));
+    let url = url.and_then(|url| Url::parse(url).ok());
+    let has_password = url.is_some_and(|url| {
+        url.password().is_some() || url.query_pairs().any(|(name, _)| name == "password")
+    });
+    has_password && is_open_to_all(path)
+}
+
 /// The values admitted so far, later sources over earlier ones, and what was wrong.
 #[derive(Default)]
 struct Layers {
@@ -283,6 +297,9 @@ impl Layers {
         } = entry;
         if let Some(key) = keys::find(&name) {
             match key.check(&value) {
+                Ok(value) if !self.leaves_files && is_told_to_all(key, &value, &source) => {
+                    self.refuse(name, source, OPEN_TO_ALL.to_owned());
+                }
                 Ok(value) => self.take(key, value, source),
                 Err(message) => self.refuse(name, source, message),
             }

@@ -68,7 +68,10 @@ impl FromStr for Size {
 
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match UNITS[..4].iter().find(|(_, unit)| self.0 % unit == 0) {
+        match UNITS[..4]
+            .iter()
+            .find(|(_, unit)| self.0.is_multiple_of(*unit))
+        {
             Some((unit, bytes)) => write!(f, "{}{unit}", self.0 / bytes),
             None => self.0.fmt(f),
         }

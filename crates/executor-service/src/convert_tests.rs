@@ -20,6 +20,7 @@ fn what_a_worker_says_of_a_long_run_is_bounded() {
             status: Status::Succeeded,
             result: None,
             error: None,
+            code: None,
             exit_code: None,
             stdout: None,
             stderr: None,

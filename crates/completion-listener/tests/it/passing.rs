@@ -31,6 +31,7 @@ async fn a_completion_reaches_the_owner_of_its_partition_with_all_that_it_needs(
         status: Status::Failed,
         result: Some(RawValue::from_string(r#"{"a":1.50}"#.to_owned())?),
         error: Some("exit code 3".to_owned()),
+        code: None,
         exit_code: Some(3),
         stdout: Some("out\n".to_owned()),
         stderr: Some("err".to_owned()),

@@ -52,6 +52,7 @@ pub(crate) fn completion(partition: u16, n: u32) -> Completion {
         status: Status::Succeeded,
         result: None,
         error: None,
+        code: None,
         exit_code: Some(0),
         stdout: None,
         stderr: None,

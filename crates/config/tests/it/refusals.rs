@@ -1,5 +1,8 @@
 //! What is refused, and in which words.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
+
 use attune_config::{LoadError, Loader};
 
 use crate::{MAX_LENGTH_VARIABLE, YamlFile, problem, with_variable};
@@ -315,12 +318,55 @@ fn leaving_loopback_has_to_be_said() {
     Loader::new().flags(flags).load().unwrap();
 }
 
+/// Passwords are for whoever runs the process, and for nobody else of the machine.
+#[test]
+fn a_file_with_a_password_that_everybody_can_read_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("settings.yaml");
+    let open = |mode| std::fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+    for (text, flag, key) in [
+        (
+            "database: {url: 'postgres://u:hunter2@db/x'}",
+            None,
+            "database.url",
+        ),
+        (
+            "broker: {url: 'amqp://127.0.0.1/?password=hunter2'}",
+            None,
+            "broker.url",
+        ),
+        (
+            "postgres://u:hunter2@db/x",
+            Some("database.url_file"),
+            "database.url_file",
+        ),
+    ] {
+        std::fs::write(&path, text).unwrap();
+        let load = || match flag {
+            None => Loader::new().file(Some(path.clone())).load(),
+            Some(flag) => Loader::new().flags([(flag, path.to_str().unwrap())]).load(),
+        };
+        open(0o640);
+        load().unwrap();
+        open(0o644);
+        let refused = load().unwrap_err().to_string();
+        assert!(
+            refused.contains(key) && refused.contains("chmod o-r"),
+            "{refused}"
+        );
+        assert!(!refused.contains("hunter2"), "{refused}");
+    }
+    std::fs::write(&path, "database: {url: 'postgres://u@db/x'}").unwrap();
+    Loader::new().file(Some(path)).load().unwrap();
+}
+
 #[test]
 fn a_url_in_a_file_is_read_and_one_that_is_none_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str, text: &[u8]| {
         let path = folder.path().join(name);
         std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
         path.to_str().unwrap().to_owned()
     };
     let good = file("good", b"postgres://u:hunter2@db/attune\n");

@@ -223,6 +223,7 @@ fn completion(worker: WorkerId, grant: &Grant) -> Completion {
         status: Status::Succeeded,
         result: None,
         error: None,
+        code: None,
         exit_code: None,
         stdout: None,
         stderr: None,

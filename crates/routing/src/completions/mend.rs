@@ -102,7 +102,9 @@ fn cut(text: &mut Option<String>, max_bytes: usize) {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use attune_core::{ActionId, Attempt, Epoch, ExecutionId, PartitionId, Seq, Status, WorkerId};
+    use attune_core::{
+        ActionId, Attempt, EndCode, Epoch, ExecutionId, PartitionId, Seq, Status, WorkerId,
+    };
     use attune_messages::v1::SlotRelease;
     use proptest::prelude::{Strategy, any, prop, prop_assert, prop_assert_eq, proptest};
 
@@ -262,6 +264,7 @@ pub(crate) mod tests {
                 attempt: Attempt(i32::MAX),
                 action_id: ActionId(i64::MIN),
                 status: Status::Cancelled,
+                code: all.then_some(EndCode::TooManyProcesses),
                 exit_code: Some(i32::MIN),
                 partition: Some(PartitionId(255)),
                 worker: all.then(WorkerId::fresh),

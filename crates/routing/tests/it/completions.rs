@@ -30,6 +30,7 @@ fn completion(partition: u16, n: u32) -> Completion {
         status: Status::Succeeded,
         result: None,
         error: None,
+        code: None,
         exit_code: Some(0),
         stdout: None,
         stderr: None,
