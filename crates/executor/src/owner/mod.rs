@@ -1,10 +1,10 @@
 //! The owner of partitions: one machine that decides everything an executor decides.
 //!
-//! [`Owner::step`] takes what happened and says what to do. It does no I/O, reads no clock and no random numbers:
-//! production and the simulator drive the same machine, and the same inputs give the same outputs. It is the only writer of its queues.
+//! [`Owner::step`] takes what happened and says what to do. It does no I/O, reads no clock and no
+//! random numbers: production and the simulator drive the same machine, and the same inputs give
+//! the same outputs. It is the only writer of the queues of a running system.
 //!
-//! - `keeper` keeps the leases: renews, takes its share.
-//! - `leaving` hands partitions over, one or all of them.
+//! - `keeper` keeps the leases: renews, takes its share; `leaving` hands partitions over, one or all of them.
 //! - `looks` watches the leases of the others, and says whose are over.
 //! - `cut_off` makes way for others when the bus cannot be reached.
 //! - `loading` rebuilds the queues of partitions that were taken.
@@ -17,7 +17,7 @@
 //! - `following` reads what operators hold and the policy documents, and brings them to the partitions.
 //! - `grouping` reads by what executions are grouped, when that has changed.
 //! - `operating` carries bulk operations out, a page at a time.
-//! - `workers` watches the leases of the workers, and ends those that are over.
+//! - `workers` watches the leases of the workers, and ends those that are over; `speakers` says whose word counts.
 
 mod again;
 mod backoff;
