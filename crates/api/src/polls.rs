@@ -63,13 +63,20 @@ impl Message for AsItCame {
     const OLDEST: u32 = Section::OLDEST;
 }
 
+/// The way to the link of a life.
+struct Calls {
+    /// The pool for which it is told.
+    pool: String,
+    sender: mpsc::Sender<Poll>,
+}
+
 /// The links of all lives that ask this process.
 pub(crate) struct Polls {
     bus: Arc<dyn Bus>,
     max_message_bytes: usize,
     stop: CancellationToken,
     /// Added to by the first call of a life, taken from by the task of the link at its end.
-    links: Mutex<HashMap<WorkerId, mpsc::Sender<Poll>>>,
+    links: Mutex<HashMap<WorkerId, Calls>>,
 }
 
 impl Polls {
@@ -109,7 +116,7 @@ impl Polls {
         Err(no_link("it is just ending"))
     }
 
-    fn links(&self) -> MutexGuard<'_, HashMap<WorkerId, mpsc::Sender<Poll>>> {
+    fn links(&self) -> MutexGuard<'_, HashMap<WorkerId, Calls>> {
         self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -119,15 +126,21 @@ impl Polls {
         pool: &str,
     ) -> Result<mpsc::Sender<Poll>, ApiError> {
         let mut links = self.links();
-        if let Some(calls) = links.get(&worker).filter(|calls| !calls.is_closed()) {
-            return Ok(calls.clone());
+        // A life that serves another pool now is told elsewhere.
+        let is_its = |calls: &&Calls| calls.pool == pool && !calls.sender.is_closed();
+        if let Some(calls) = links.get(&worker).filter(is_its) {
+            return Ok(calls.sender.clone());
         }
         if links.len() >= MAX_LINKS && !links.contains_key(&worker) {
             let words = format!("{MAX_LINKS} workers ask this server already, as many as may");
             return Err(ApiError::unavailable("OVERLOADED", words));
         }
         let (calls, asked) = mpsc::channel(MAX_CALLS);
-        links.insert(worker, calls.clone());
+        let its = Calls {
+            pool: pool.to_owned(),
+            sender: calls.clone(),
+        };
+        links.insert(worker, its);
         tokio::spawn(Arc::clone(self).run(worker, pool.to_owned(), asked));
         Ok(calls)
     }
@@ -154,7 +167,7 @@ impl Polls {
         }
         drop(calls);
         self.links()
-            .retain(|of, calls| *of != worker || !calls.is_closed());
+            .retain(|of, calls| *of != worker || !calls.sender.is_closed());
     }
 }
 
