@@ -41,6 +41,7 @@ mod clock;
 mod committed;
 #[path = "../../bus/src/confirm.rs"]
 mod confirm;
+mod containment;
 #[path = "../../record/src/document.rs"]
 mod document;
 mod guard;

@@ -1,16 +1,16 @@
 //! What a worker does so that its programs take nothing that is not theirs, and what its machine cannot
 //! give it for that.
 
+use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use attune_core::Builtin;
+use attune_core::{Builtin, Resources};
 use rustix::process::{DumpableBehavior, geteuid, set_dumpable_behavior};
 
 use crate::guard::can_have_cgroups;
 use crate::launch::{Account, Sandbox, can_be_kept, can_scope_files, can_scope_signals};
-use crate::options::{Containment, SandboxMode};
 
 /// Has this process be none that others of its account may look into: its environment, its memory and
 /// its open files are for root alone from here on. For whoever holds a password and runs programs: call
@@ -20,6 +20,72 @@ use crate::options::{Containment, SandboxMode};
 /// Never, on Linux.
 pub fn close_to_others() -> io::Result<()> {
     Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
+}
+
+/// What keeps runs from what is not theirs.
+#[derive(Debug, Clone)]
+pub struct Containment {
+    /// The command that starts a launcher: a program that calls [`launch`](crate::launch()) with the
+    /// arguments behind it. Empty for none: programs then have no control group, no sandbox and no other
+    /// account.
+    pub launcher: Vec<OsString>,
+    /// Whether programs are kept from their worker and from control groups.
+    pub sandbox: SandboxMode,
+    /// The only folders that programs may write to, beside their own and those for temporary files; all when
+    /// empty.
+    pub write_dirs: Vec<PathBuf>,
+    /// Files with passwords of the worker, and folders of such: kept from programs.
+    pub secrets: Vec<PathBuf>,
+    /// Whose programs they are; the worker's, if nobody's.
+    pub account: Option<Account>,
+    /// What a run may take whose action says nothing else.
+    pub resources: Resources,
+    /// Files that a process of a run may have open.
+    pub open_files: Option<u64>,
+    /// How large a file may be that a run writes, in bytes.
+    pub file_size: Option<u64>,
+    /// What is run within the worker.
+    pub builtins: Vec<Builtin>,
+    /// Where the programs are that may be run; all when empty.
+    pub program_dirs: Vec<PathBuf>,
+    /// Whether variables of an action may choose the code that a program runs.
+    pub env_unsafe: bool,
+}
+
+/// Whether programs are kept from their worker and from control groups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SandboxMode {
+    /// As far as the machine can.
+    Auto,
+    /// Fully, or the worker does not start.
+    Required,
+    /// No.
+    Off,
+}
+
+impl Default for Containment {
+    fn default() -> Self {
+        Self {
+            launcher: Vec::new(),
+            sandbox: SandboxMode::Auto,
+            write_dirs: Vec::new(),
+            secrets: Vec::new(),
+            account: None,
+            resources: Resources::default(),
+            open_files: None,
+            file_size: None,
+            builtins: vec![
+                Builtin::Noop,
+                Builtin::Echo,
+                Builtin::Sleep,
+                Builtin::Fail,
+                Builtin::Command,
+                Builtin::HttpGet,
+            ],
+            program_dirs: Vec::new(),
+            env_unsafe: false,
+        }
+    }
 }
 
 impl Containment {

@@ -39,10 +39,10 @@ mod worker;
 use attune_runtime::clock;
 use std::sync;
 
-pub use containment::close_to_others;
+pub use containment::{Containment, SandboxMode, close_to_others};
 pub use counters::WorkerCounters;
 pub use error::WorkerError;
 pub use launch::{Account, launch};
-pub use options::{Containment, HttpOptions, SandboxMode, WorkerOptions};
+pub use options::{HttpOptions, WorkerOptions};
 pub use runner::run_http;
 pub use worker::{Worker, WorkerHandle};

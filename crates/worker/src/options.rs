@@ -4,10 +4,9 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use attune_core::{Builtin, Resources};
 use attune_runtime::Progress;
 
-use crate::launch::Account;
+use crate::containment::Containment;
 
 /// Settings of a [`Worker`](crate::Worker).
 #[derive(Debug, Clone)]
@@ -58,72 +57,6 @@ pub struct WorkerOptions {
     pub start_patience: Duration,
     /// Stamped in every round of the worker's loop.
     pub progress: Progress,
-}
-
-/// What keeps runs from what is not theirs.
-#[derive(Debug, Clone)]
-pub struct Containment {
-    /// The command that starts a launcher: a program that calls [`launch`](crate::launch()) with the
-    /// arguments behind it. Empty for none: programs then have no control group, no sandbox and no other
-    /// account.
-    pub launcher: Vec<OsString>,
-    /// Whether programs are kept from their worker and from control groups.
-    pub sandbox: SandboxMode,
-    /// The only folders that programs may write to, beside their own and those for temporary files; all when
-    /// empty.
-    pub write_dirs: Vec<PathBuf>,
-    /// Files with passwords of the worker, and folders of such: kept from programs.
-    pub secrets: Vec<PathBuf>,
-    /// Whose programs they are; the worker's, if nobody's.
-    pub account: Option<Account>,
-    /// What a run may take whose action says nothing else.
-    pub resources: Resources,
-    /// Files that a process of a run may have open.
-    pub open_files: Option<u64>,
-    /// How large a file may be that a run writes, in bytes.
-    pub file_size: Option<u64>,
-    /// What is run within the worker.
-    pub builtins: Vec<Builtin>,
-    /// Where the programs are that may be run; all when empty.
-    pub program_dirs: Vec<PathBuf>,
-    /// Whether variables of an action may choose the code that a program runs.
-    pub env_unsafe: bool,
-}
-
-/// Whether programs are kept from their worker and from control groups.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SandboxMode {
-    /// As far as the machine can.
-    Auto,
-    /// Fully, or the worker does not start.
-    Required,
-    /// No.
-    Off,
-}
-
-impl Default for Containment {
-    fn default() -> Self {
-        Self {
-            launcher: Vec::new(),
-            sandbox: SandboxMode::Auto,
-            write_dirs: Vec::new(),
-            secrets: Vec::new(),
-            account: None,
-            resources: Resources::default(),
-            open_files: None,
-            file_size: None,
-            builtins: vec![
-                Builtin::Noop,
-                Builtin::Echo,
-                Builtin::Sleep,
-                Builtin::Fail,
-                Builtin::Command,
-                Builtin::HttpGet,
-            ],
-            program_dirs: Vec::new(),
-            env_unsafe: false,
-        }
-    }
 }
 
 /// Bounds of `core.http.get`.

@@ -241,6 +241,35 @@ async fn embedded_program_does_not_outlive_its_run() -> anyhow::Result<()> {
     .await
 }
 
+/// The same, when its worker is killed: by then nobody is left who could tell whose it was, but its control
+/// group and its attendant.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn embedded_program_does_not_outlive_its_worker() -> anyhow::Result<()> {
+    for who in [As::Tester, As::Nobody, As::Alone] {
+        let Some(mut stand) = Stand::start(who, &[]).await? else {
+            continue;
+        };
+        let seconds = odd_seconds();
+        let script =
+            format!("env -i setsid -f sleep {seconds} </dev/null >/dev/null 2>&1; sleep 600");
+        stand.begin("escape", &script, json!({})).await?;
+        let name = format!("sleep\0{seconds}\0");
+        wait_for("its child", async || {
+            ensure!(!running(&name).is_empty(), "not begun");
+            Ok(())
+        })
+        .await?;
+        stand.process.kill().await?;
+        wait_for("the end of its child", async || {
+            let left = running(&name);
+            ensure!(left.is_empty(), "{who:?}: {left:?} are left");
+            Ok(())
+        })
+        .await?;
+    }
+    Ok(())
+}
+
 /// Finding C2: a program that writes itself into the control group above its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn embedded_program_cannot_leave_its_control_group() -> anyhow::Result<()> {

@@ -18,8 +18,8 @@ use tokio::process::Command;
 
 use super::plan::{Plan, Said, Step, written};
 use super::send_stdin;
+use crate::containment::Containment;
 use crate::guard::{Guard, cgroup_limits};
-use crate::options::Containment;
 
 /// A line of a launcher is shorter, in bytes.
 const MAX_WORDS: usize = 4096;

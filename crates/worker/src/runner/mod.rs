@@ -25,8 +25,9 @@ use serde::Deserialize;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::containment::Containment;
 use crate::guard::Guard;
-use crate::options::{Containment, WorkerOptions};
+use crate::options::WorkerOptions;
 use fetch::Fetches;
 use http::Get;
 use limits::Exceeded;

@@ -62,7 +62,7 @@ impl Process {
 
     fn kill(&mut self) {
         match &self.attended {
-            // It is a child of the attendant, which has not collected it before it tells of its end.
+            // The attendant collects it and then tells of it; numbers do not come around in between.
             Some((_, program)) => drop(kill_process(*program, Signal::KILL)),
             // It fails when it has ended.
             None => drop(self.child.start_kill()),

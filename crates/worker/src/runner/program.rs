@@ -22,9 +22,10 @@ use super::process::{self, Group, Process};
 use super::room::Room;
 use super::start::{self, Gate, MAX_STARTS, NotStarted, Waited};
 use super::{Bounds, Ended};
+use crate::containment::Containment;
 use crate::guard::{Guard, VARIABLE};
 use crate::launch::{Launcher, NotLaunched};
-use crate::options::{Containment, WorkerOptions};
+use crate::options::WorkerOptions;
 
 /// How long a program may take to begin below an attendant.
 const ATTENDING: Duration = Duration::from_secs(30);
