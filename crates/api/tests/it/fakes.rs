@@ -137,6 +137,7 @@ impl Fake {
             probes: vec![all],
             health: None,
             live: None,
+            figures: Arc::default(),
             recorder: None,
             figures: Arc::default(),
         }
