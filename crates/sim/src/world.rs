@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use std::sync::Arc;
 
 use attune_core::{
-    Action, ActionId, ActionSpec, Attempt, Builtin, Epoch, ExecutionId, OwnerId, PartitionId,
-    RequestId, Run, WorkerId,
+    Action, ActionId, ActionSpec, Builtin, Epoch, ExecutionId, OwnerId, PartitionId, RequestId,
+    Run, Status, WorkerId,
 };
 use attune_dispatch::Section;
 use attune_executor::owner::{

@@ -236,7 +236,7 @@ async fn firings(system: &System) -> anyhow::Result<()> {
     spec["policy"]["queue"] = json!({"max_length": 1});
     api.apply(&spec).await?;
     let bus = connect(system).await?;
-    let address = format!("it.answers.{}", Uuid::now_v7());
+    let address = format!("attune.reply.it-{}", Uuid::now_v7());
     let topic = Topic::Reply(address.clone());
     let mut answers = bus
         .subscribe(Subscription {
