@@ -53,13 +53,6 @@ fn exposures(settings: &Settings, roles: &[Role]) -> Vec<String> {
         ("ops", ops.listen.filter(|_| serves_api)),
         ("metrics", metrics.listen.filter(|_| !serves_api)),
     ];
-    if serves_api && !Network::Loopback.reaches(api.listen.ip()) {
-        found.push(format!(
-            "everybody who reaches {} may submit, cancel and define actions, which run programs: \
-             api.auth is required, and there are no keys yet to ask for",
-            api.listen
-        ));
-    }
     if serves_api
         && api.behind_proxy
         && api.tls.cert_file.is_none()
@@ -122,7 +115,6 @@ mod tests {
         let settings = Loader::new().flags(flags).load().unwrap().settings;
         let of = |roles: &[Role]| exposures(&settings, roles).join("\n");
         let (api, worker) = (of(&[Role::Api]), of(&[Role::Worker]));
-        assert!(api.contains("reaches 0.0.0.0:8080 may submit"), "{api}");
         assert!(api.contains("reaches 10.0.0.1:8081 may read"), "{api}");
         let words = "from the proxies to 0.0.0.0:8080 in the clear";
         assert!(api.contains(words), "{api}");

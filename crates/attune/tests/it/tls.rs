@@ -31,13 +31,14 @@ async fn run(mut command: Command) -> anyhow::Result<(Option<i32>, String, Strin
     ))
 }
 
-/// A system that speaks TLS under the name `localhost`, in a folder of its own.
-async fn standalone(folder: &Path, authority: &Authority) -> anyhow::Result<Process> {
+/// A system that speaks TLS under the name `localhost`, in a folder of its own, and asks for keys or does not.
+async fn standalone(folder: &Path, authority: &Authority, auth: &str) -> anyhow::Result<Process> {
     let (cert, key) = authority.server(&["localhost"]).write(folder);
     let data = folder.join("data");
     let settings = [
         ("data_dir", data.display().to_string()),
         ("api.listen", "127.0.0.1:0".to_owned()),
+        ("api.auth", auth.to_owned()),
         ("api.tls.cert_file", cert.display().to_string()),
         ("api.tls.key_file", key.display().to_string()),
         ("ops.listen", "127.0.0.1:0".to_owned()),
@@ -71,7 +72,7 @@ async fn base(process: &Process) -> anyhow::Result<String> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn embedded_clients_speak_tls() -> anyhow::Result<()> {
     let (folder, authority) = (tempfile::tempdir()?, Authority::new("good"));
-    let process = standalone(folder.path(), &authority).await?;
+    let process = standalone(folder.path(), &authority, "off").await?;
     let outcome = clients(folder.path(), &authority, &process).await;
     outcome.with_context(|| format!("the log:\n{}", process.tail()))
 }
@@ -125,32 +126,71 @@ async fn clients(folder: &Path, authority: &Authority, process: &Process) -> any
         ensure!(ended == Some(1), "{ended:?}: {stderr}");
     }
 
-    let worker = format!(
-        "{}/../../examples/python/http_worker.py",
-        env!("CARGO_MANIFEST_DIR")
-    );
-    let _python = Process::spawn(Launch {
+    let _python = python(folder, &url, &ca, &[])?;
+    echo(&url, &ca, None).await
+}
+
+/// A worker in Python.
+fn python(folder: &Path, url: &str, ca: &str, env: &[(&str, &str)]) -> anyhow::Result<Process> {
+    let examples = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/python");
+    let worker = format!("{examples}/http_worker.py");
+    // What Python has compiled is no part of the examples.
+    let env = [("PYTHONDONTWRITEBYTECODE", "1")].iter().chain(env);
+    Process::spawn(Launch {
         name: "python".to_owned(),
         binary: "/usr/bin/env".into(),
-        args: ["python3", &worker, "--api", &url, "--ca-file", &ca]
+        args: ["python3", &worker, "--api", url, "--ca-file", ca]
             .map(str::to_owned)
             .into(),
-        env: BTreeMap::from([("PYTHONDONTWRITEBYTECODE".to_owned(), "1".to_owned())]),
+        env: env
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect(),
         folder: folder.to_owned(),
-    })?;
-    let args = [
-        "submit",
-        "core.echo",
-        "--param",
-        "message=hi",
-        "--wait",
-        "--timeout",
-        "60",
-    ];
-    let args = [&args[..], &["--url", &url, "--ca-file", &ca]].concat();
-    let submitted = run(attune(&args)).await?;
+    })
+}
+
+/// An execution, to its end.
+async fn echo(url: &str, ca: &str, key_file: Option<&str>) -> anyhow::Result<()> {
+    let mut command = attune(&["submit", "core.echo", "--param", "message=hi", "--wait"]);
+    command.args(["--timeout", "60", "--url", url, "--ca-file", ca]);
+    command.args(key_file.map(|file| format!("--key-file={file}")));
+    let submitted = run(command).await?;
     ensure!(submitted.0 == Some(0), "{submitted:?}");
     Ok(())
+}
+
+/// As beyond loopback: TLS lets nobody do anything who has no key.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn embedded_a_key_is_asked_for_over_tls() -> anyhow::Result<()> {
+    let (folder, authority) = (tempfile::tempdir()?, Authority::new("good"));
+    let process = standalone(folder.path(), &authority, "required").await?;
+    let outcome = with_keys(folder.path(), &authority, &process).await;
+    outcome.with_context(|| format!("the log:\n{}", process.tail()))
+}
+
+async fn with_keys(folder: &Path, authority: &Authority, process: &Process) -> anyhow::Result<()> {
+    let url = base(process).await?;
+    let ca = folder.join("ca.pem");
+    std::fs::write(&ca, &authority.pem)?;
+    let ca = ca.display().to_string();
+    let there = ["--url", &url, "--ca-file", &ca];
+    let (code, _, stderr) = run(attune(&[&["queues"][..], &there].concat())).await?;
+    ensure!(
+        code == Some(2) && stderr.contains("a key is needed"),
+        "{code:?}: {stderr}"
+    );
+
+    let admin = folder.join("data/admin.key").display().to_string();
+    let create = [
+        "keys", "create", "python", "--role", "worker", "--pool", "*",
+    ];
+    let made = run(attune(
+        &[&create[..], &["--key-file", &admin], &there].concat(),
+    ))
+    .await?;
+    ensure!(made.0 == Some(0), "{made:?}");
+    let _python = python(folder, &url, &ca, &[("ATTUNE_KEY", made.1.trim())])?;
+    echo(&url, &ca, Some(&admin)).await
 }
 
 /// Nothing begins with a certificate that nobody could believe, and the message names setting and file.
