@@ -33,6 +33,7 @@ fn completion(id: i64) -> ExecutionCompleted {
         stderr: None,
         partition: None,
         worker: None,
+        broker_user: None,
         started_at: None,
         finished_at: None,
     })
