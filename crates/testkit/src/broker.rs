@@ -102,9 +102,10 @@ impl Broker {
         let address = format!("{admin}/api/users/{user}");
         let made = json!({"password": PASSWORD, "tags": ""});
         ask(reqwest::Method::PUT, &address, made.to_string()).await?;
-        let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
-        users.push(address);
-        drop(users);
+        self.users
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(address);
         let address = format!("{}/{user}", at("permissions"));
         ask(reqwest::Method::PUT, &address, rights.to_string()).await?;
         for key in keys {
