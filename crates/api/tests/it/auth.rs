@@ -4,7 +4,7 @@ use attune_core::{RequestId, Status};
 use attune_identity::{Grants, Key, Rate, Role};
 use axum::body::Body;
 use axum::http::{Method, Request, header};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::fakes::record;
 use crate::harness::{Api, until};

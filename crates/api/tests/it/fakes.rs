@@ -139,7 +139,6 @@ impl Fake {
             live: None,
             figures: Arc::default(),
             recorder: None,
-            figures: Arc::default(),
         }
     }
 
