@@ -114,9 +114,9 @@ impl Containment {
         }
         if let Err(error) = can_have_cgroups() {
             lacks.push(format!(
-                "runs get no control group ({error}): a program that leaves its process group and clears \
-                 its environment outlives its run, and limits are kept by samples; under systemd set \
-                 Delegate=yes, in a container mount /sys/fs/cgroup for writing"
+                "runs get no control group ({error}): what a program leaves behind is ended by an \
+                 attendant, one more process for each run, limits are kept by samples, and nobody bounds \
+                 processors; under systemd set Delegate=yes, in a container mount /sys/fs/cgroup for writing"
             ));
         }
         lacks
