@@ -80,7 +80,6 @@ impl World {
                     Arc::clone(&self.completions[self.rng.index(self.completions.len())]);
                 let name = Name::Control(completion.execution_id.partition().0);
                 self.soon(Ev::Arrive(name, Body::Completed(completion), None));
-                self.forge_ends();
             }
             fault => self.begin_lasting(&fault),
         }

@@ -2,7 +2,7 @@
 //! processes, the store and the broker that the events are for.
 
 mod calls;
-mod stranger;
+mod ends;
 mod words;
 
 use std::cmp::Reverse;
@@ -44,7 +44,7 @@ use crate::trace::{Note, Trace};
 use crate::ways::Ways;
 use crate::worker::{Grant, Worker};
 
-pub(crate) use stranger::completion;
+pub(crate) use ends::completion;
 pub(crate) use words::{Ev, Fate, StoreCall, StoreReply, Word, Written};
 pub use words::{Outcome, Seen};
 

@@ -32,7 +32,7 @@ impl Store {
         ends.map(|(worker, lease)| WorkerEnd {
             worker: *worker,
             pool: lease.pool.clone(),
-            user: Some(lease.pool.clone()),
+            user: None,
             slots: lease.slots,
             draining: lease.draining,
             renewals: lease.renewals,
