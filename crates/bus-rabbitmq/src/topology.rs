@@ -386,7 +386,7 @@ impl Topology {
             name: short(name)?,
             options,
             // To bind what stays is to declare it.
-            binding: (!exchange.as_str().is_empty() && !(topic.is_kept() && self.is_passive()))
+            binding: (!exchange.as_str().is_empty() && (!topic.is_kept() || !self.is_passive()))
                 .then_some((exchange, key)),
         })
     }
