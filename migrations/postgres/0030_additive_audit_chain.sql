@@ -66,7 +66,8 @@ BEGIN
 END;
 $$;
 
--- As before, in the order of the chain. The last link that is removed stays: the next is made from its hash.
+-- As before, in the order of the chain, but nothing younger than a month, whoever asks. The last link that is
+-- removed stays: the next is made from its hash.
 CREATE OR REPLACE FUNCTION attune.prune_audit(cutoff timestamptz, at_most bigint) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -74,7 +75,7 @@ DECLARE
     removed bigint;
 BEGIN
     SELECT max(no) INTO upto FROM (
-        SELECT no, bool_and(coalesce(at < cutoff, true)) OVER (ORDER BY no) AS old FROM (
+        SELECT no, bool_and(coalesce(at < least(cutoff, now() - interval '31 days'), true)) OVER (ORDER BY no) AS old FROM (
             SELECT c.no, l.at FROM attune.audit_chain AS c LEFT JOIN attune.audit_log AS l ON l.id = c.entry
             ORDER BY c.no LIMIT at_most) AS oldest) AS judged
     WHERE old;

@@ -45,8 +45,15 @@ pub(crate) fn of(settings: &Settings) -> anyhow::Result<Containment> {
 
 /// Where the passwords of this process are: what systemd hands it, and the files that the settings name.
 fn secrets(settings: &Settings, credentials: Option<OsString>) -> Vec<PathBuf> {
-    let files = [&settings.database.url_file, &settings.broker.url_file];
-    let files = files.into_iter().flatten().cloned();
+    let first_key = settings.data_dir.join(crate::keys_command::FIRST_KEY_FILE);
+    let files = [
+        settings.database.url_file.clone(),
+        settings.broker.url_file.clone(),
+        settings.broker.tls.key_file.clone(),
+        settings.api.tls.key_file.clone(),
+        Some(first_key).filter(|file| file.exists()),
+    ];
+    let files = files.into_iter().flatten();
     credentials
         .map(PathBuf::from)
         .into_iter()

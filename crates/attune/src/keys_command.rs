@@ -52,7 +52,7 @@ pub(crate) async fn run(
 }
 
 /// The file of the first key, in the folder of the data, where nobody sees it being told.
-const FIRST_KEY_FILE: &str = "admin.key";
+pub(crate) const FIRST_KEY_FILE: &str = "admin.key";
 
 /// Makes the first key and tells it: on a terminal once, and otherwise in a file that nobody else may read, as
 /// what is printed ends up in logs there.

@@ -165,7 +165,8 @@ fn pattern(name: &str) -> String {
         text.push(letter);
     }
     let id = "[0-9a-f-]{36}";
-    text.replace("999", "[0-9]+")
+    // With what stands around it: a pool or a prefix may have this number in its name.
+    text.replace(r"partition\.999\.", r"partition\.[0-9]+\.")
         .replace(&ANY_ID.to_string(), id)
         .replace(ANY_POOL, "[a-z0-9_-]+")
 }

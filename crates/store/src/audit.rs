@@ -41,6 +41,8 @@ pub mod what {
     pub const ACTION_APPLY: &str = "action.apply";
     /// Somebody asked for an execution to be ended; the target is its id.
     pub const CANCEL: &str = "execution.cancel";
+    /// Somebody asked for an execution that has ended to be run again; the target is its id.
+    pub const RESUBMIT: &str = "execution.resubmit";
     /// Keys that are not good were shown; the target is the address, told at most once a minute for each.
     pub const AUTH_DENIED: &str = "auth.denied";
     /// A key was made; the target is its id.

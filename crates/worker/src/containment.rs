@@ -213,8 +213,13 @@ impl Containment {
                  {folders} alone (worker.program_dirs)"
             ));
         }
-        // One that does not exist is told as such when it is started.
-        let place = fs::canonicalize(program).ok()?;
+        // What is not there now could be somewhere else by the time it is started.
+        let place = match fs::canonicalize(program) {
+            Ok(place) => place,
+            Err(error) => {
+                return Some(format!("the program `{shown}` cannot be started: {error}"));
+            }
+        };
         let is_inside = self.program_dirs.iter().any(|folder| {
             let folder = fs::canonicalize(folder).unwrap_or_else(|_| folder.clone());
             place.starts_with(folder)

@@ -9,6 +9,8 @@ use super::Peer;
 
 /// So long failures count together.
 const STRETCH: Duration = Duration::from_secs(60);
+/// Addresses that are written down in so long.
+const MOST_TOLD: u32 = 10;
 /// Addresses that are remembered; beyond that all others share one count.
 const MAX_PEERS: usize = 10_000;
 
@@ -35,6 +37,8 @@ pub(super) enum Failed {
 pub(super) struct Failures {
     most: u32,
     counts: Mutex<HashMap<Option<IpAddr>, Count>>,
+    /// Addresses that were written down.
+    told: Mutex<Count>,
 }
 
 impl Failures {
@@ -43,6 +47,7 @@ impl Failures {
         Self {
             most,
             counts: Mutex::default(),
+            told: Mutex::default(),
         }
     }
 
@@ -69,15 +74,33 @@ impl Failures {
         count.many = count.many.saturating_add(1);
         match count.many {
             many if many > self.most => Failed::TooOften,
-            1 => Failed::First,
+            1 if self.may_tell(now) => Failed::First,
             _ => Failed::Again,
         }
+    }
+
+    /// Whether another address may be written down in this minute: strangers must not fill the log.
+    fn may_tell(&self, now: Duration) -> bool {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if now.saturating_sub(told.since) >= STRETCH {
+            *told = Count {
+                since: now,
+                many: 0,
+            };
+        }
+        told.many += 1;
+        told.many <= MOST_TOLD
     }
 
     /// Whether an address has tried too many.
     pub(super) fn are_many(&self, peer: Peer, now: Duration) -> bool {
         let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = counts.get(&network_of(peer)).copied().unwrap_or_default();
+        let mut network = network_of(peer);
+        if counts.len() >= MAX_PEERS && !counts.contains_key(&network) {
+            // Where failures of it are noted then.
+            network = None;
+        }
+        let count = counts.get(&network).copied().unwrap_or_default();
         count.many >= self.most && now.saturating_sub(count.since) < STRETCH
     }
 }

@@ -114,6 +114,15 @@ impl KnownKeys {
         Ok(Some((read.principal, known)))
     }
 
+    /// Whether a key is good, by what the store says now, or for want of that by what was known.
+    pub(crate) async fn is_good_still(&self, id: &KeyId) -> bool {
+        match self.store.find_key(id).await {
+            Ok(Some(record)) => matches!(record.standing, KeyStanding::Good(_)),
+            Ok(None) => false,
+            Err(_) => true,
+        }
+    }
+
     fn find(&self, id: &KeyId) -> Option<Arc<Known>> {
         lock(&self.known).get(id).cloned()
     }

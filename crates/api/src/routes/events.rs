@@ -19,6 +19,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
 
 use super::App;
+use crate::auth::Caller;
 use crate::error::ApiError;
 use crate::events::Told;
 use crate::query::Params;
@@ -56,7 +57,11 @@ struct Listener {
             be reached.", body = ErrorBody),
     )
 )]
-pub(crate) async fn listen(State(app): State<App>, uri: Uri) -> Result<Response, ApiError> {
+pub(crate) async fn listen(
+    State(app): State<App>,
+    caller: Caller,
+    uri: Uri,
+) -> Result<Response, ApiError> {
     let mut params = Params::of(&uri)?;
     let action: Option<ActionRef> = params.parse("action")?;
     let kinds: Vec<EventKind> = params.list("kind")?;
@@ -80,9 +85,18 @@ pub(crate) async fn listen(State(app): State<App>, uri: Uri) -> Result<Response,
         kinds,
         _permit: permit,
     };
-    let lines = stream::unfold(listener, |mut listener| async move {
+    let begin = (listener, caller, Instant::now());
+    let lines = stream::unfold(begin, |(mut listener, caller, mut looked_at)| async move {
+        // Who is let in is looked at once; this goes on after a key was revoked.
+        if looked_at.elapsed() >= QUIET {
+            if !caller.is_good_still().await {
+                return None;
+            }
+            looked_at = Instant::now();
+        }
         let line = listener.next().await?;
-        Some((Ok::<_, Infallible>(Bytes::from(line)), listener))
+        let rest = (listener, caller, looked_at);
+        Some((Ok::<_, Infallible>(Bytes::from(line)), rest))
     });
     let content_type = (header::CONTENT_TYPE, "text/event-stream");
     Ok(([content_type], Body::from_stream(lines)).into_response())

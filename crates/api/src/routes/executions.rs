@@ -275,12 +275,12 @@ pub(crate) async fn cancel(
         Some(status) => status,
         None => show_status(&app, id).await?,
     };
-    note_cancel(&app, &caller, id).await;
+    note_act(&app, &caller, what::CANCEL, id).await;
     Ok((StatusCode::ACCEPTED, Json(Cancelled { id, status })))
 }
 
-/// Writes down who has ended an execution, where that is known and it need not be their own.
-async fn note_cancel(app: &App, caller: &Caller, id: ExecutionId) {
+/// Writes down who has done something to an execution, where that is known and it need not be their own.
+pub(super) async fn note_act(app: &App, caller: &Caller, what: &'static str, id: ExecutionId) {
     let principal = caller.principal();
     if principal.key().is_none() || !principal.may(Permission::Operate) {
         return;
@@ -288,14 +288,14 @@ async fn note_cancel(app: &App, caller: &Caller, id: ExecutionId) {
     let entry = NewAudit {
         request_id: RequestId::fresh(),
         who: principal.name().to_owned(),
-        what: what::CANCEL,
+        what,
         target: id.to_string(),
         reason: None,
         before: None,
         after: None,
     };
     if let Err(error) = app.ports.audit.note_audit(&entry).await {
-        warn!(execution.id = %id, who = entry.who, error.message = %error, "who has cancelled it could not be written down");
+        warn!(execution.id = %id, who = entry.who, error.message = %error, "who did something to it could not be written down");
     }
 }
 

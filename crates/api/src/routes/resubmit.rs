@@ -4,6 +4,7 @@ use attune_api_types::{ErrorBody, Submitted};
 use attune_core::{ExecutionId, RequestId, Submission};
 use attune_identity::Permission;
 use attune_store::ExecutionRecord;
+use attune_store::audit::what;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
@@ -11,9 +12,10 @@ use axum::response::Response;
 use serde_json::value::RawValue;
 
 use super::App;
-use super::executions::{SHOWN_BYTES, id_of};
+use super::executions::{SHOWN_BYTES, id_of, note_act};
 use super::submit::{Named, idempotency_key, submit_one};
 use crate::auth::Caller;
+use crate::auth::access::Class;
 use crate::error::ApiError;
 use crate::query::NoParams;
 
@@ -56,6 +58,7 @@ pub(crate) async fn resubmit(
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let id = id_of(path)?;
+    caller.charge(Class::Submit, 1)?;
     let key = idempotency_key(&headers)?;
     let named = Named::of(&caller, key.unwrap_or_else(RequestId::fresh));
     let memory = app.memory.reserve(SHOWN_BYTES).await?;
@@ -76,6 +79,9 @@ pub(crate) async fn resubmit(
     let submission = again(record, parameters, named.stored);
     let answer = submit_one(app.clone(), named, submission).await;
     drop(memory);
+    if answer.is_ok() {
+        note_act(&app, &caller, what::RESUBMIT, id).await;
+    }
     answer
 }
 

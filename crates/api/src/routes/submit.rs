@@ -65,6 +65,7 @@ pub(crate) async fn submit(
     if body::is_array(&body) {
         return submit_batch(app, &caller, key, &body).await;
     }
+    caller.charge(Class::Submit, 1)?;
     let mut submission: Submission = body::parse(&body)?;
     let named = own(&caller, &mut submission, key)?;
     submit_one(app, named, submission).await
@@ -107,9 +108,10 @@ async fn submit_batch(
         )
         .into());
     }
-    // One was counted when the request came.
-    let more = u32::try_from(items.len() - 1).unwrap_or(u32::MAX);
-    caller.charge(Class::Submit, more)?;
+    caller.charge(
+        Class::Submit,
+        u32::try_from(items.len()).unwrap_or(u32::MAX),
+    )?;
     // Before anything is sent: whoever cannot be answered shall not have asked.
     let memory = app.memory.reserve(items.len() * ANSWER_BYTES).await?;
     let deadline = app.check_deadline();

@@ -34,6 +34,7 @@ impl Servers {
             ("broker.prefix", broker.prefix().to_owned()),
             ("cluster.partitions", "1".to_owned()),
             ("worker.drain_seconds", "1".to_owned()),
+            ("worker.allow_root", "true".to_owned()),
             ("log.format", "text".to_owned()),
         ];
         let settings = settings.into_iter().filter(|(_, value)| !value.is_empty());

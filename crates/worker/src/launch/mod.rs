@@ -138,10 +138,11 @@ fn contain(plan: &Plan) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The run's folder, which is the current one, becomes that of the account.
+/// The run's folder, which is the current one, becomes that of the account: last, as from then on others of the
+/// account may put something else in the place of what is in it.
 fn give_room(account: Account) -> io::Result<()> {
     let (user, group) = (Uid::from_raw(account.user), Gid::from_raw(account.group));
-    for path in [".", PARAMETERS] {
+    for path in [PARAMETERS, "."] {
         let flags = AtFlags::SYMLINK_NOFOLLOW;
         rustix::fs::chownat(CWD, path, Some(user), Some(group), flags)?;
     }
