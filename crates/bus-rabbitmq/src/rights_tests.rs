@@ -152,3 +152,13 @@ fn nothing_is_left_out() {
         assert!(is_sent, "nobody sends {topic}");
     }
 }
+
+/// A number that stands for any partition where partitions are named is a number elsewhere.
+#[test]
+fn a_number_in_the_name_of_a_pool_stands_for_itself() {
+    let rights = shown(Account::Worker("gpu-999".to_owned()));
+    assert!(
+        rights.contains("lives read ^gpu-999") && !rights.contains("[0-9]+"),
+        "{rights}"
+    );
+}

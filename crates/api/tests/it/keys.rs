@@ -34,6 +34,13 @@ async fn a_key_has_a_rate() {
     );
     tokio::time::advance(Duration::from_secs(2)).await;
     assert_eq!(api.submits(&key, &batch).await.status, 200);
+    tokio::time::advance(Duration::from_secs(10)).await;
+    let burst = json!([one, one, one, one]);
+    assert_eq!(
+        api.submits(&key, &burst).await.status,
+        200,
+        "as many as at once"
+    );
 }
 
 #[tokio::test]
@@ -182,4 +189,20 @@ async fn what_is_known_of_a_key_is_read_again() {
         .with(|state| state.keys[0].standing = attune_store::KeyStanding::Revoked);
     tokio::time::advance(Duration::from_secs(5)).await;
     assert_eq!(looks().await, 401);
+}
+
+/// Who listens was let in once; that does not outlast its key.
+#[tokio::test(start_paused = true)]
+async fn a_stream_of_events_ends_with_its_key() {
+    let api = api();
+    let key = api.fake.add_key("eve", whole(Role::Viewer));
+    assert_eq!(
+        api.ask(&key, "GET", "/api/v1/actions", None).await.status,
+        200
+    );
+    api.fake
+        .with(|state| state.keys[0].standing = attune_store::KeyStanding::Revoked);
+    // What was known a moment ago lets it in; the whole answer is there when the server has ended it.
+    let heard = api.ask(&key, "GET", "/api/v1/events", None).await;
+    assert_eq!((heard.status.as_u16(), heard.body), (200, json!(":\n\n")));
 }
