@@ -353,7 +353,8 @@ mod tests {
             ..Containment::default()
         };
         assert_eq!(containment.refuses_program(&inside.join("program")), None);
-        assert_eq!(containment.refuses_program(&inside.join("none")), None);
+        let absent = containment.refuses_program(&inside.join("none")).unwrap();
+        assert!(absent.contains("cannot be started"), "{absent}");
         for (refused, word) in [
             (link, "outside of"),
             (outside.join("program"), "outside of"),

@@ -95,10 +95,12 @@ fn put(document: &mut Value, path: &[String], value: &Value) {
     }
 }
 
-/// The next smaller number and the next larger: outside of what there may be.
+/// The next smaller number and the next larger, of whole ones: outside of what there may be.
 fn beyond(bounds: &Bounded) -> [Value; 2] {
-    match (bounds.min.as_i64(), bounds.max.as_i64()) {
-        (Some(min), Some(max)) => [json!(min - 1), json!(max + 1)],
+    let fractions = bounds.min.as_f64().zip(bounds.max.as_f64());
+    match (bounds.min.as_i64(), bounds.max.as_i64(), fractions) {
+        (Some(min), Some(max), _) => [json!(min - 1), json!(max + 1)],
+        (_, _, Some((min, max))) => [json!(min / 2.0), json!(max * 2.0)],
         _ => panic!("a number without bounds: {bounds:?}"),
     }
 }
@@ -161,7 +163,7 @@ fn every_number_of_an_action_has_the_bounds_of_the_server() {
     let validator = jsonschema::validator_for(&schema).unwrap();
     let mut found = Vec::new();
     numbers(&schema, &schema, &[], &mut found);
-    assert_eq!(found.len(), 21, "{found:#?}");
+    assert_eq!(found.len(), 23, "{found:#?}");
     for bounds in found {
         let mut document = json!({"ref": "a.b", "run": {"builtin": "noop"}});
         if bounds.path[0] == "policy" {

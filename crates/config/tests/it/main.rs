@@ -8,6 +8,7 @@
 mod api;
 mod documentation;
 mod refusals;
+mod urls;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
