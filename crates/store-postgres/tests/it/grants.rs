@@ -130,13 +130,15 @@ const USES: &[(&str, &str)] = &[
     ("write_policy_progress", "executor"),
 ];
 
-/// What a worker may do as well: it concerns its own leases alone, by the policy on their rows, or no table.
-const HARMLESS: [&str; 5] = [
+/// What a worker may do as well: it concerns its own leases alone, by the policy on their rows, or no table but
+/// those of the catalog.
+const HARMLESS: [&str; 6] = [
     "end_workers",
     "worker_ends",
     "workers",
     "principal_of",
     "now",
+    "history_days",
 ];
 
 /// Makes the roles, as somebody who may.
