@@ -60,7 +60,7 @@ expect_output() {
 # program and the same files around it, as packing takes a minute.
 make_release() {
     local recipe
-    recipe="$( (cd "$ROOT" && git rev-parse HEAD && sha256sum "$ATTUNE_BIN" scripts/release LICENSE docs/[A-Z]*.md config/*/* config/*.*) |
+    recipe="$( (cd "$ROOT" && git rev-parse HEAD && sha256sum "$ATTUNE_BIN" scripts/release LICENSE docs/[A-Z]*.md && find config -type f -print0 | sort -z | xargs -0 sha256sum) |
         sha256sum | cut -c1-16)"
     KEPT="$SERVICES_DIR/try-install/released-$recipe"
     if [[ ! -s $KEPT/SHA256SUMS ]]; then
