@@ -97,9 +97,6 @@ fn write_new(path: &Path, key: &str) -> std::io::Result<()> {
 
 /// Makes the first key, which may do everything, if there is none yet.
 async fn first_key(store: &dyn Store) -> anyhow::Result<Option<KeyMade>> {
-    if !store.list_keys().await?.is_empty() {
-        return Ok(None);
-    }
     let asked = KeyRequest {
         name: "admin".to_owned(),
         roles: vec![Role::Admin, Role::Worker],
@@ -111,7 +108,7 @@ async fn first_key(store: &dyn Store) -> anyhow::Result<Option<KeyMade>> {
     };
     match keys::create(store, asked, "attune".to_owned(), true).await {
         Ok(made) => Ok(Some(made)),
-        // Somebody else has made one just now.
+        // There are keys already.
         Err(error) if error.detail.code == "CONFLICT" => Ok(None),
         Err(error) => Err(anyhow::anyhow!(error.detail.message)),
     }

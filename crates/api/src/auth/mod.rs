@@ -170,7 +170,7 @@ impl Gate {
     }
 }
 
-/// The key that the headers show, whatever it is; an empty text where they show something else.
+/// What the headers show as a key, if they show anything; what is shown in another form is refused.
 fn shown_key(headers: &HeaderMap) -> Result<Option<&str>, ApiError> {
     let mut values = headers.get_all(header::AUTHORIZATION).iter();
     let Some(value) = values.next() else {
