@@ -9,8 +9,8 @@ use attune_core::Resources;
 use attune_worker::{Account, Containment, SandboxMode};
 use rustix::process::geteuid;
 
-use crate::LAUNCH;
 use crate::roles::Role;
+use crate::{LAUNCH, own_program};
 
 /// What the settings say, for a worker of this program.
 ///
@@ -20,8 +20,7 @@ pub(crate) fn of(settings: &Settings) -> anyhow::Result<Containment> {
     let worker = &settings.worker;
     let account = worker.run_as.as_deref().map(Account::of).transpose();
     Ok(Containment {
-        // Also when its file was replaced by that of another release meanwhile.
-        launcher: vec!["/proc/self/exe".into(), LAUNCH.into()],
+        launcher: vec![own_program(), LAUNCH.into()],
         sandbox: match worker.sandbox {
             Wanted::Auto => SandboxMode::Auto,
             Wanted::Required => SandboxMode::Required,

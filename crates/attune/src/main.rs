@@ -40,6 +40,29 @@ const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// The first argument of a launcher, which a worker starts and nobody else.
 const LAUNCH: &str = "launch";
+/// What runs this very program again, also when its file was replaced by that of another release meanwhile.
+#[cfg(not(test))]
+fn own_program() -> OsString {
+    "/proc/self/exe".into()
+}
+
+/// The program beside the folder of the test binaries, where one is named in `ATTUNE_BIN` that: a test binary
+/// is no launcher and no guard.
+#[cfg(test)]
+fn own_program() -> OsString {
+    let beside = || {
+        Some(
+            std::env::current_exe()
+                .ok()?
+                .parent()?
+                .parent()?
+                .join("attune"),
+        )
+    };
+    let named = std::env::var_os("ATTUNE_BIN").map(Into::into);
+    named.or_else(beside).unwrap().into_os_string()
+}
+
 /// The exit code of a client command that was typed or set up wrongly.
 const WRONG_USAGE: u8 = 2;
 /// The exit code of a command that a signal has told to end before it was done, as shells give it.

@@ -378,14 +378,13 @@ async fn start_worker(
     Ok(())
 }
 
-/// How a worker starts its guard: as another process of this very program, also when its file was replaced
-/// by that of another release meanwhile, which logs as this one does.
+/// How a worker starts its guard: as another process of this very program, which logs as this one does.
 /// A process that is nothing but a worker is killed when it stands still beyond its lease.
 fn guard_command(settings: &Settings, roles: &[Role]) -> anyhow::Result<Vec<OsString>> {
     let log = &settings.log;
     let format = serde_json::to_string(&log.format)?;
     let mut command = vec![
-        "/proc/self/exe".into(),
+        crate::own_program(),
         "--set".into(),
         format!("log.level={}", log.level).into(),
         "--set".into(),
@@ -398,11 +397,10 @@ fn guard_command(settings: &Settings, roles: &[Role]) -> anyhow::Result<Vec<OsSt
     Ok(command)
 }
 
-/// How a worker starts a fetch of `core.http.get`: as another process of this very program, also
-/// when its file was replaced by that of another release meanwhile.
+/// How a worker starts a fetch of `core.http.get`: as another process of this very program.
 fn fetch_command(http: &HttpOptions) -> Vec<OsString> {
     let mut command = vec![
-        "/proc/self/exe".into(),
+        crate::own_program(),
         "run-http".into(),
         format!("--timeout-ms={}", millis(http.timeout)).into(),
         format!("--max-body-bytes={}", http.max_body_bytes).into(),
