@@ -8,10 +8,10 @@ use anyhow::{Context as _, anyhow, bail, ensure};
 use attune_bus::{Bus, BusError, MemoryBus, Topic};
 use attune_bus_rabbitmq::{Declaring, QueueType, RabbitBus, RabbitOptions, TlsFiles};
 use attune_config::{Settings, Wiring};
-use attune_core::PartitionId;
+use attune_core::{PartitionId, Status};
 use attune_routing::Senders;
 use attune_runtime::{Shutdown, error_chain, retry_until_ready};
-use attune_store::{Store, StoreError};
+use attune_store::{ExecutionFilter, Store, StoreError};
 use attune_store_postgres::{PostgresOptions, PostgresStore, Roles};
 use attune_store_sqlite::{SqliteOptions, SqliteStore};
 
@@ -340,6 +340,19 @@ async fn wait_for_schema(store: &dyn Store, shutdown: &Shutdown) -> anyhow::Resu
         Ok(()) => Ok(()),
         Err(error) => bail!("the store cannot be used: {error}"),
     }
+}
+
+/// Whether an execution waits or holds a slot.
+pub(crate) async fn has_active(store: &dyn Store) -> Result<bool, StoreError> {
+    let filter = ExecutionFilter {
+        statuses: vec![Status::Queued, Status::Requested, Status::Running],
+        ..ExecutionFilter::default()
+    };
+    Ok(!store
+        .list_executions(&filter, None, 1)
+        .await?
+        .executions
+        .is_empty())
 }
 
 #[cfg(test)]

@@ -114,17 +114,39 @@ impl Load {
     }
 }
 
+/// By which way executions are asked for.
+pub trait Way: Clone + Send + Sync + 'static {
+    /// Asks once for each of these and tells what became of it, in their order.
+    fn ask(
+        &self,
+        submissions: Vec<Submission>,
+        answer_within: Duration,
+    ) -> impl Future<Output = Vec<SubmitOutcome>> + Send;
+}
+
+/// Straight to the owners of the partitions, as the API asks them.
+impl Way for CommandClient {
+    async fn ask(
+        &self,
+        submissions: Vec<Submission>,
+        answer_within: Duration,
+    ) -> Vec<SubmitOutcome> {
+        let results = self.submit_many(submissions, answer_within).await;
+        results.into_iter().map(outcome).collect()
+    }
+}
+
 /// Asks for the executions of a scenario and returns when every outcome is known, or given up.
 /// `progress` counts the outcomes. When `stop` is cancelled no further request begins.
-pub async fn run(
-    client: &CommandClient,
+pub async fn run<W: Way>(
+    way: &W,
     scenario: &Scenario,
     options: LoadOptions,
     stop: &CancellationToken,
     progress: &Arc<AtomicUsize>,
 ) -> Load {
     let generator = Generator {
-        client: client.clone(),
+        way: way.clone(),
         scenario: scenario.clone(),
         options,
         stop: stop.clone(),
@@ -139,15 +161,15 @@ pub async fn run(
 }
 
 #[derive(Clone)]
-struct Generator {
-    client: CommandClient,
+struct Generator<W> {
+    way: W,
     scenario: Scenario,
     options: LoadOptions,
     stop: CancellationToken,
     progress: Arc<AtomicUsize>,
 }
 
-impl Generator {
+impl<W: Way> Generator<W> {
     /// So many tasks as packs may be in flight; each takes the next indices when its last pack
     /// was answered.
     async fn closed(&self, in_flight: usize, pack: usize) -> Vec<Submitted> {
@@ -222,15 +244,12 @@ impl Generator {
                 .iter()
                 .map(|(index, id)| self.submission(*index, *id))
                 .collect();
-            let results = self
-                .client
-                .submit_many(submissions, self.options.answer_within)
-                .await;
+            let outcomes = self.way.ask(submissions, self.options.answer_within).await;
             let last = Instant::now() >= give_up || self.stop.is_cancelled();
             let answered_ns = now_ns();
             let mut again = Vec::new();
-            for ((index, request_id), result) in open.into_iter().zip(results) {
-                match outcome(result) {
+            for ((index, request_id), outcome) in open.into_iter().zip(outcomes) {
+                match outcome {
                     SubmitOutcome::Undecided(_) if !last => again.push((index, request_id)),
                     outcome => {
                         let submitted = Submitted {

@@ -32,7 +32,7 @@ impl Trust {
     ///
     /// # Errors
     /// In words for people, with the option and the file: it cannot be used.
-    pub(super) fn apply(&self, mut builder: ClientBuilder) -> Result<ClientBuilder, String> {
+    pub fn apply(&self, mut builder: ClientBuilder) -> Result<ClientBuilder, String> {
         if let Some(file) = &self.ca_file {
             let unfit = |problem: &str| format!("--ca-file {}: {problem}", file.display());
             let text = read(file).map_err(|error| unfit(&error))?;

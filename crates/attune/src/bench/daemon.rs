@@ -171,6 +171,13 @@ impl Daemon {
         format!("{} did not stop cleanly: {status}", self.name)
     }
 
+    /// The rest of the first line that begins with these words, of what it has printed.
+    pub(super) fn said(&self, words: &str) -> Option<String> {
+        let printed = std::fs::read_to_string(&self.log).ok()?;
+        let rest = printed.lines().find_map(|line| line.strip_prefix(words));
+        rest.map(str::to_owned)
+    }
+
     /// The last lines of its log, with passwords hidden.
     pub(super) fn tail(&self) -> String {
         match tail_of(&self.log) {

@@ -1,6 +1,7 @@
 //! `attune bench`: starts a system of its own, puts a known load on it, and judges from what the
 //! workers recorded how fast it was and whether it kept its promises.
 
+mod api;
 mod costs;
 mod daemon;
 mod embedded;
@@ -18,6 +19,7 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 use attune_bench::Scenario;
+use attune_cli::Trust;
 use attune_config::{Settings, Wiring};
 use clap::{Args, ValueEnum};
 
@@ -55,6 +57,12 @@ pub(crate) struct BenchArguments {
     /// Another number of executions than the scenario has.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     executions: Option<u32>,
+    /// Ask through an API of its own, by HTTP, and not the owners of the partitions: with a key and over TLS where
+    /// the settings say so (`api.auth`, `api.tls`). Not embedded.
+    #[arg(long)]
+    http: bool,
+    #[command(flatten)]
+    trust: Trust,
     /// Print one JSON object for each scenario, on the last lines, instead of a table.
     #[arg(long)]
     json: bool,
@@ -164,6 +172,9 @@ pub(crate) async fn run(
     let interrupt = Interrupt::listen()?;
     let wiring = arguments.wiring(settings);
     let executors = arguments.executors(wiring)?;
+    if arguments.http && wiring == Wiring::Embedded {
+        bail!("--http: embedded there is no API; `--wiring postgres-rabbitmq` starts one");
+    }
     let mut reports = Vec::new();
     for mut scenario in arguments.scenarios() {
         let workers = arguments.workers(wiring);
@@ -175,6 +186,7 @@ pub(crate) async fn run(
             wiring,
             workers,
             executors,
+            through_api: arguments.http.then_some(&arguments.trust),
             keep: arguments.keep,
             quiet: arguments.json,
         };

@@ -10,6 +10,7 @@ use anyhow::{Context as _, anyhow};
 use attune_bench::{Group, Scenario, usage};
 use attune_bus::{Bus, Topic};
 use attune_bus_rabbitmq::RabbitBus;
+use attune_cli::Trust;
 use attune_config::{PrintFormat, Secret, Settings};
 use attune_core::PartitionId;
 use attune_runtime::{Health, Metrics, Shutdown};
@@ -18,6 +19,7 @@ use attune_store_postgres::TemporaryDatabase;
 use tokio::time::{Instant, sleep, timeout};
 use uuid::Uuid;
 
+use super::api::ThroughApi;
 use super::daemon::{Daemon, Launcher, Readiness};
 use super::interrupt::{Interrupt, nothing_fails};
 use super::prepare::{apply, hold, setting_up};
@@ -37,6 +39,10 @@ const READY: Duration = Duration::from_secs(60);
 const OWN: Duration = Duration::from_secs(60);
 /// How long the processes may take to stop.
 const STOP: Duration = Duration::from_secs(30);
+/// The process that serves HTTP.
+const API: &str = "api";
+/// What stands before its address, when it says where it is.
+const LISTENS: &str = "Attune listens on ";
 /// How often processes and leases are looked at.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -45,6 +51,8 @@ pub(super) struct Processes {
     pub(super) settings: Settings,
     executors: u16,
     workers: u16,
+    /// Whether an API is part of it.
+    pub(super) has_api: bool,
     folder: PathBuf,
     /// What names the database and the prefix.
     name: String,
@@ -83,6 +91,7 @@ impl Processes {
             settings,
             executors,
             workers,
+            has_api: false,
             folder: folder.to_owned(),
             name,
             bus: None,
@@ -217,6 +226,13 @@ impl Processes {
             waited.push((name, readiness));
             self.daemons.push(daemon);
         }
+        if self.has_api {
+            let listen =
+                ["ATTUNE__API__LISTEN", "ATTUNE__OPS__LISTEN"].map(|it| (it, "127.0.0.1:0"));
+            let (daemon, readiness) = launcher.start(API, "api", &listen)?;
+            waited.push((API.to_owned(), readiness));
+            self.daemons.push(daemon);
+        }
         let outside = if scenario.doubled.is_some() {
             0
         } else {
@@ -283,6 +299,17 @@ impl Processes {
         Ok(())
     }
 
+    /// A client of the API, with a key if it asks for one.
+    pub(super) async fn through_api(&self, trust: &Trust) -> anyhow::Result<ThroughApi> {
+        let mut daemons = self.daemons.iter();
+        let api = daemons.find(|daemon| daemon.name() == API);
+        let said = api.and_then(|api| api.said(LISTENS));
+        let port = said.and_then(|place| place.rsplit(':').next()?.parse().ok());
+        let port = port.context("the API did not say where it listens")?;
+        let store = self.store.as_ref().context("the store is open by now")?;
+        ThroughApi::new(&self.settings.api, port, store.as_ref(), trust).await
+    }
+
     /// The roles' processes, this one, and the servers that can be found on this machine.
     pub(super) fn groups(&self) -> Vec<Group> {
         let group = |name: &str, root| Group {
@@ -304,6 +331,10 @@ impl Processes {
 
     /// What all processes have published; unknown as soon as one of them cannot be asked.
     pub(super) async fn published(&self) -> Option<u64> {
+        // An API tells its figures to the owners of keys alone.
+        if self.has_api {
+            return None;
+        }
         let mut sum = self.published.published.get();
         let inside = self.inside.parts.as_ref();
         sum += inside.map_or(0, |it| it.bus_figures.published.get());

@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use attune_bench::{Load, LoadOptions, Observed, Report, Scenario, load, read_rows};
+use attune_cli::Trust;
 use attune_commands::{ClientOptions, CommandClient};
 use attune_config::{Settings, Wiring};
-use attune_core::Status;
 use attune_history::Runs;
 use attune_record::Recorder;
-use attune_store::{ExecutionFilter, Store, StoreError};
+use attune_store::{Store, StoreError};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tokio::time::{Instant, sleep};
 
@@ -22,6 +22,7 @@ use super::costs::{Watch, difference};
 use super::interrupt::{Interrupt, nothing_fails};
 use super::prepare::let_go;
 use super::system::System;
+use crate::parts;
 
 /// What a phase may take whatever the number of executions.
 const BASE: Duration = Duration::from_secs(60);
@@ -45,6 +46,8 @@ pub(super) struct Plan<'a> {
     pub(super) wiring: Wiring,
     pub(super) workers: u16,
     pub(super) executors: u16,
+    /// Ask by an API, and whom to believe there; not given: ask the owners themselves.
+    pub(super) through_api: Option<&'a Trust>,
     /// Keep what the system leaves.
     pub(super) keep: bool,
     /// Show no progress.
@@ -79,9 +82,16 @@ async fn on(system: &mut System, plan: &Plan<'_>, interrupt: &Interrupt) -> anyh
 
     let limit = load_limit(scenario);
     let partitions = system.partitions();
+    let api = match plan.through_api {
+        Some(trust) => Some(system.through_api(trust).await?),
+        None => None,
+    };
     let loading = async {
         let client = CommandClient::start(bus, ClientOptions::new(partitions)).await?;
-        let load = submit(&client, scenario, interrupt, &progress).await;
+        let load = match &api {
+            Some(api) => submit(api, scenario, interrupt, &progress).await,
+            None => submit(&client, scenario, interrupt, &progress).await,
+        };
         Ok((client, load))
     };
     let what = format!("answers to {} requests", scenario.executions);
@@ -152,14 +162,14 @@ fn load_limit(scenario: &Scenario) -> Duration {
 }
 
 async fn submit(
-    client: &CommandClient,
+    way: &impl load::Way,
     scenario: &Scenario,
     interrupt: &Interrupt,
     progress: &Progress,
 ) -> Load {
     let stop = interrupt.stop.token();
     tokio::select! {
-        load = load::run(client, scenario, LoadOptions::default(), stop, &progress.answered) => load,
+        load = load::run(way, scenario, LoadOptions::default(), stop, &progress.answered) => load,
         never = progress.show_answers() => match never {},
     }
 }
@@ -181,7 +191,7 @@ async fn ended(
         bar.set_position(done);
         let now = Instant::now();
         if done >= accepted as u64 || now >= look_hard_at {
-            if transient_as_none(has_active(store).await)? == Some(false) {
+            if transient_as_none(parts::has_active(store).await)? == Some(false) {
                 return Ok(None);
             }
             look_hard_at = now + LOOK_HARD;
@@ -213,19 +223,6 @@ async fn total_ended(store: &dyn Store) -> Result<u64, StoreError> {
         row.stats.total_completed + row.stats.total_cancelled + row.stats.total_expired
     };
     Ok(queues.iter().map(of).sum())
-}
-
-/// Whether an execution waits or holds a slot.
-async fn has_active(store: &dyn Store) -> Result<bool, StoreError> {
-    let filter = ExecutionFilter {
-        statuses: vec![Status::Queued, Status::Requested, Status::Running],
-        ..ExecutionFilter::default()
-    };
-    Ok(!store
-        .list_executions(&filter, None, 1)
-        .await?
-        .executions
-        .is_empty())
 }
 
 /// Adds what the client saw to the history that is kept.

@@ -6,10 +6,12 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use attune_bench::{Group, Scenario};
 use attune_bus::Bus;
+use attune_cli::Trust;
 use attune_config::{Settings, Wiring};
 use attune_store::Store;
 use tempfile::TempDir;
 
+use super::api::ThroughApi;
 use super::embedded::Embedded;
 use super::interrupt::Interrupt;
 use super::processes::Processes;
@@ -49,7 +51,9 @@ impl System {
             }
             Wiring::PostgresRabbitmq => {
                 let counts = (plan.executors, workers);
-                Kind::Processes(Box::new(Processes::new(settings, counts, folder.path())))
+                let mut processes = Processes::new(settings, counts, folder.path());
+                processes.has_api = plan.through_api.is_some();
+                Kind::Processes(Box::new(processes))
             }
         };
         Ok(Self { folder, kind })
@@ -120,6 +124,14 @@ impl System {
             Kind::Processes(processes) => processes.ports(),
         };
         ports.context("the system was not started")
+    }
+
+    /// A client of its API.
+    pub(super) async fn through_api(&self, trust: &Trust) -> anyhow::Result<ThroughApi> {
+        match &self.kind {
+            Kind::Embedded(_) => anyhow::bail!("the embedded system has no API in a benchmark"),
+            Kind::Processes(processes) => processes.through_api(trust).await,
+        }
     }
 
     /// How many partitions it has.

@@ -11,15 +11,16 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use attune_commands::{ClientOptions, CommandClient};
 use attune_config::Settings;
 use attune_core::{Action, ActionId, ActionSpec, ExecutionId, Run, Submission};
 use attune_runtime::{Health, Metrics, Shutdown};
+use attune_store::Store;
 use clap::Args;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
-use crate::parts::Parts;
+use crate::parts::{self, Parts};
 use crate::roles::{self, ExecutorView, Role};
 
 /// Arguments of the demo.
@@ -42,6 +43,8 @@ const ACTIONS: [(&str, u32, u32); 4] = [
 ];
 /// The longest the demo may take.
 const DEADLINE: Duration = Duration::from_secs(300);
+/// How often it is looked how far it is.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// What was submitted.
 pub(crate) struct Accepted {
@@ -88,6 +91,7 @@ pub(crate) async fn run(
     let accepted = submit(&client, arguments.executions).await?;
     watch(&view, &actions, accepted.len(), arguments.json, &shutdown).await?;
     let elapsed = began.elapsed();
+    until_stored(parts.store.as_ref()).await?;
     let figures = judge::judge(&parts, &actions, &accepted, folder.path(), elapsed).await?;
 
     shutdown.cancel();
@@ -178,6 +182,19 @@ async fn submit(client: &CommandClient, executions: u32) -> anyhow::Result<Vec<A
     Ok(accepted)
 }
 
+/// Waits until the store has the ends of all: what owners count as ended they have decided, and commit now.
+async fn until_stored(store: &dyn Store) -> anyhow::Result<()> {
+    let deadline = Instant::now() + DEADLINE;
+    while parts::has_active(store).await? {
+        ensure!(
+            Instant::now() < deadline,
+            "the ends of executions are not stored"
+        );
+        tokio::time::sleep(LOOK).await;
+    }
+    Ok(())
+}
+
 /// Shows progress until nothing waits and nothing runs.
 async fn watch(
     view: &ExecutorView,
@@ -227,7 +244,7 @@ async fn watch(
         }
         tokio::select! {
             () = shutdown.cancelled() => bail!("stopped"),
-            () = tokio::time::sleep(Duration::from_millis(50)) => {}
+            () = tokio::time::sleep(LOOK) => {}
         }
     }
 }
