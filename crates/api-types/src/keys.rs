@@ -46,6 +46,10 @@ pub struct KeyRequest {
     )]
     #[schema(value_type = Option<words::Rates>)]
     pub rates: Option<Rates>,
+    /// How many of its executions may wait at once; as many as there is room for unless given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 1_000_000)]
+    pub max_waiting: Option<u32>,
     /// How long it is good; until it is revoked unless given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 315_360_000)]
@@ -113,6 +117,9 @@ pub struct KeyView {
     /// How much it may ask for, where that is not as the settings say.
     #[schema(value_type = words::Rates)]
     pub rates: Rates,
+    /// How many of its executions may wait at once, where that is bounded.
+    #[serde(default)]
+    pub max_waiting: Option<u32>,
     /// When it was made.
     pub created: DateTime<Utc>,
     /// Who made it.

@@ -32,7 +32,7 @@ pub async fn create(
         pools: asked.pools.unwrap_or_default(),
         impersonate: asked.impersonate,
         rates: asked.rates.unwrap_or_default(),
-        max_waiting: None,
+        max_waiting: asked.max_waiting,
     };
     grants
         .check()
@@ -160,6 +160,7 @@ fn view(record: KeyRecord) -> KeyView {
         pools: record.grants.pools,
         impersonate: record.grants.impersonate,
         rates: record.grants.rates,
+        max_waiting: record.grants.max_waiting,
         created: record.created,
         created_by: record.created_by,
         expires: record.expires,

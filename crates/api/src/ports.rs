@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use attune_bus::Bus;
 use attune_commands::{ClientError, CommandClient};
-use attune_core::{ActionId, ExecutionId, PartitionId, QueueStats, Submission};
+use attune_core::{ActionId, ExecutionId, PartitionId, QueueStats, Submission, WaitBound};
 use attune_messages::v1::{Accepted, ForceRelease};
 use attune_record::Recorder;
 use attune_runtime::Health;
@@ -22,10 +22,11 @@ use crate::ready::{BusProbe, PartitionsProbe, Probe, StoreProbe};
 #[async_trait]
 pub trait Commands: Send + Sync + 'static {
     /// Asks for executions; each submission has a request id. The answers come in the order of
-    /// the submissions, one for each. Submissions of one action reach its owner in this order.
+    /// the submissions, one for each; each owner refuses more that wait than are allowed. Submissions of one action reach its owner in this order.
     async fn submit(
         &self,
         submissions: Vec<Submission>,
+        wait_bound: Option<WaitBound>,
         deadline: Duration,
     ) -> Vec<Result<Accepted, ClientError>>;
 
@@ -100,9 +101,10 @@ impl Commands for CommandClient {
     async fn submit(
         &self,
         submissions: Vec<Submission>,
+        wait_bound: Option<WaitBound>,
         deadline: Duration,
     ) -> Vec<Result<Accepted, ClientError>> {
-        self.submit_many(submissions, deadline).await
+        self.submit_bounded(submissions, wait_bound, deadline).await
     }
 
     async fn cancel(

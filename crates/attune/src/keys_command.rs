@@ -98,6 +98,7 @@ fn write_new(path: &Path, key: &str) -> std::io::Result<()> {
 /// Makes the first key, which may do everything, if there is none yet.
 async fn first_key(store: &dyn Store) -> anyhow::Result<Option<KeyMade>> {
     let asked = KeyRequest {
+        max_waiting: None,
         name: "admin".to_owned(),
         roles: vec![Role::Admin, Role::Worker],
         actions: None,

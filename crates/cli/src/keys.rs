@@ -74,6 +74,9 @@ struct CreateArguments {
     /// (api.rates) unless given.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=200_000))]
     submit_rate: Option<u32>,
+    /// How many of its executions may wait at once; as many as there is room for unless given.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    max_waiting: Option<u32>,
     /// How long it is good, such as 90d, 12h, 30m or 60s; until it is revoked unless given.
     #[arg(long, value_name = "TIME", value_parser = span)]
     expires: Option<u64>,
@@ -125,6 +128,7 @@ impl CreateArguments {
             actions: Some(self.actions.clone()).filter(|it| !it.is_empty()),
             pools: Some(self.pools.clone()).filter(|it| !it.is_empty()),
             impersonate: self.impersonate,
+            max_waiting: self.max_waiting,
             rates: self.submit_rate.map(|per_second| Rates {
                 submit: Some(Rate {
                     per_second,

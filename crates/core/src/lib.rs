@@ -4,6 +4,7 @@
 //! none of it reads a clock, a socket or a file.
 
 pub mod action;
+pub mod asker;
 pub mod auth;
 pub mod explain;
 pub mod foreign;
@@ -32,6 +33,7 @@ pub mod submission;
 pub mod subnet;
 
 pub use action::{Action, ActionRef, ActionSpec, Builtin, OnWorkerLost, Run, check_pool};
+pub use asker::{Asker, WaitBound};
 pub use auth::Auth;
 pub use explain::Explanation;
 pub use ids::{

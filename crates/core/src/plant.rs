@@ -11,6 +11,8 @@ pub enum Bug {
     AnySection,
     /// Anybody ends what was granted to another.
     AnyUser,
+    /// A takeover forgets who has asked for what waits.
+    AskersForgotten,
     /// A worker forgets what it holds once the end was reported.
     EntryForgotten,
     /// An operation that ends who waits has those ended who stand ahead, begun or not.
@@ -115,9 +117,10 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 52] = [
+    pub const ALL: [Self; 53] = [
         Self::AnySection,
         Self::AnyUser,
+        Self::AskersForgotten,
         Self::EntryForgotten,
         Self::EndsAhead,
         Self::LostFree,
@@ -175,6 +178,7 @@ impl Bug {
         match self {
             Self::AnySection => "any-section",
             Self::AnyUser => "any-user",
+            Self::AskersForgotten => "askers-forgotten",
             Self::EntryForgotten => "entry-forgotten",
             Self::EndsAhead => "ends-ahead",
             Self::LostFree => "lost-free",

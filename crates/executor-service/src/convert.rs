@@ -46,6 +46,7 @@ fn new_execution(new: &NewExecution) -> store::NewExecution {
         attempt: new.attempt,
         grant_no: new.grant_no,
         demand: new.demand.as_deref().copied(),
+        asker: new.asker,
         cancel_requested: new.cancel_requested,
         worker: new.worker,
     }
@@ -277,6 +278,7 @@ pub(crate) fn execution(row: store::ActiveRow) -> StoredExecution {
         cancel_requested: row.cancel_requested,
         front: row.front,
         demand: row.demand,
+        asker: row.asker,
         kept_until: row.kept_until.map(|time| time.timestamp_millis()),
         worker: row.worker,
     }
@@ -337,6 +339,7 @@ pub(crate) fn slot(row: store::SlotRow) -> StoredSlot {
         cancel_requested: row.cancel_requested,
         front: row.front,
         demand: row.demand,
+        asker: row.asker,
         kept_until: row.kept_until.map(|time| time.timestamp_millis()),
     }
 }
@@ -389,7 +392,10 @@ pub(crate) fn submit(request_id: RequestId, item: v1::Submit) -> Submit {
         v1::OnReject::Answer => OnReject::Answer,
         v1::OnReject::Record => OnReject::Record,
     };
-    Submit::new(request_id, item.submission, on_reject)
+    Submit {
+        wait_bound: item.wait_bound,
+        ..Submit::new(request_id, item.submission, on_reject)
+    }
 }
 
 /// What a worker says of how long something has run counts as no more than this, in milliseconds: a day more than

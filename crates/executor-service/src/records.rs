@@ -122,6 +122,7 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
             at,
             demand,
             quotas,
+            asker: _,
         } => Record::Accepted {
             execution_id: *execution_id,
             action_id: *action_id,

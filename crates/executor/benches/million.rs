@@ -169,6 +169,7 @@ fn partition(actions: u32, limit: Option<u32>, not_before: Option<i64>) -> Parti
         not_before,
         cancel_requested: false,
         demand: None,
+        asker: None,
         kept_until: None,
         worker: None,
     };

@@ -5,7 +5,7 @@
 
 use attune_core::policy::{FlowWeights, TryEnd};
 use attune_core::{
-    ActionId, Attempt, Demand, EndCode, Epoch, ExecutionId, Hold, Moved, OperationId,
+    ActionId, Asker, Attempt, Demand, EndCode, Epoch, ExecutionId, Hold, Moved, OperationId,
     OperationProgress, OrderRule, PartitionId, Priority, RejectCode, RequestId, Status, WorkerId,
 };
 
@@ -65,6 +65,8 @@ pub enum Fact {
         demand: Option<Demand>,
         /// As what the quotas of its action have counted it.
         quotas: Vec<QuotaClaim>,
+        /// Who has asked for it, where it is counted how many of theirs wait.
+        asker: Option<Asker>,
     },
     /// An execution that was there demands this from now on, because its action groups by something else.
     Grouped {

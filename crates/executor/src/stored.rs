@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use attune_core::policy::{Said, Words};
 use attune_core::{
-    ActionId, Attempt, Demand, Epoch, ExecutionId, GroupKey, IllegalMove, Move, Moved, OperationId,
-    OperationProgress, Outcome, OwnerId, PartitionId, Pauses, PolicySet, Priority, QueueTotals,
-    RawValue, RequestId, Status, Submission, WorkerId,
+    ActionId, Asker, Attempt, Demand, Epoch, ExecutionId, GroupKey, IllegalMove, Move, Moved,
+    OperationId, OperationProgress, Outcome, OwnerId, PartitionId, Pauses, PolicySet, Priority,
+    QueueTotals, RawValue, RequestId, Status, Submission, WorkerId,
 };
 
 mod leases;
@@ -60,6 +60,8 @@ pub struct NewExecution {
     pub grant_no: Option<i64>,
     /// What it demands of the limits of its action, where not all demand the same; apart, as most do not.
     pub demand: Option<Box<Demand>>,
+    /// Who has asked for it, where it is counted how many of theirs wait.
+    pub asker: Option<Asker>,
     /// Whether it shall be ended already: a later one of its round takes its place.
     pub cancel_requested: bool,
     /// Which life of a worker may run it, when it holds a slot or stands ahead of one.
@@ -387,6 +389,8 @@ pub struct StoredExecution {
     pub front: bool,
     /// What it demands of the limits of its action, by the rule of the time when it was accepted.
     pub demand: Option<Demand>,
+    /// As for [`NewExecution::asker`].
+    pub asker: Option<Asker>,
     /// Which life of a worker may run it, if it holds a slot or stands ahead of one.
     pub worker: Option<WorkerId>,
 }
@@ -481,6 +485,8 @@ pub struct StoredSlot {
     pub front: bool,
     /// As for [`StoredExecution::demand`].
     pub demand: Option<Demand>,
+    /// As for [`NewExecution::asker`].
+    pub asker: Option<Asker>,
 }
 
 impl StoredSlot {
@@ -501,6 +507,7 @@ impl StoredSlot {
             cancel_requested: self.cancel_requested,
             front: self.front,
             demand: self.demand,
+            asker: self.asker,
             worker: self.worker,
         }
     }

@@ -8,6 +8,8 @@ use crate::role::Role;
 
 /// Patterns of one kind that a key has at most.
 const MAX_PATTERNS: usize = 64;
+/// The largest bound of what may wait.
+const MAX_WAITING: u32 = 1_000_000;
 /// The longest name of a key, in bytes.
 const MAX_NAME_BYTES: usize = 64;
 /// What the names of those begin with who have no key; no key may be called so.
@@ -72,7 +74,10 @@ impl Grants {
         }
         self.rates.check()?;
         match self.max_waiting {
-            Some(0) => Err(("max_waiting", "must be at least 1, or not set".to_owned())),
+            Some(many) if !(1..=MAX_WAITING).contains(&many) => Err((
+                "max_waiting",
+                format!("must be from 1 to {MAX_WAITING}, or not set"),
+            )),
             _ => Ok(()),
         }
     }

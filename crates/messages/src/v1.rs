@@ -3,7 +3,8 @@
 use attune_core::policy::EventKind;
 use attune_core::{
     ActionId, Attempt, EndCode, Epoch, ExecutionId, Explanation, OperationId, OwnerId, PartitionId,
-    PauseMode, Priority, QueueStats, Reject, RequestId, Status, Submission, WorkerId, or_null,
+    PauseMode, Priority, QueueStats, Reject, RequestId, Status, Submission, WaitBound, WorkerId,
+    or_null,
 };
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -47,6 +48,14 @@ pub struct Submit {
     /// What happens when it is refused.
     #[serde(default, deserialize_with = "or_null")]
     pub on_reject: OnReject,
+    /// How many executions of whoever asks may wait at once, if that is bounded. An owner of before this field
+    /// refuses what has it.
+    #[serde(
+        default,
+        deserialize_with = "or_null",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub wait_bound: Option<WaitBound>,
 }
 message!(Submit = "partition.submit");
 

@@ -94,6 +94,7 @@ impl Firings {
         let submit = Submit {
             submission,
             on_reject: OnReject::Record,
+            wait_bound: None,
         };
         let item = raw(&submit);
         // Larger than the message that it came in: it is named, and says what becomes of a refusal.

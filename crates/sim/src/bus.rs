@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use attune_core::{ExecutionId, RequestId, Submission};
-use attune_executor::partition::{Completion, ForceRelease, OnReject};
+use attune_executor::partition::{self, Completion, ForceRelease, OnReject};
 
+use crate::groups::Words;
 use crate::plan::Time;
 use crate::rng::Rng;
 use crate::routing::{Wire, is_shared};
@@ -78,6 +79,18 @@ pub(crate) struct Submit {
     pub(crate) on_reject: OnReject,
     /// Who waits for the answer.
     pub(crate) reply_to: Option<Arc<str>>,
+}
+
+impl Submit {
+    /// What its owner reads. Whoever asks and is answered may have so many waiting only.
+    pub(crate) fn item(&self) -> partition::Submit {
+        let is_asked = self.on_reject == OnReject::Answer;
+        let bound = Words::of(self.request_id).wait_bound;
+        partition::Submit {
+            wait_bound: bound.filter(|_| is_asked),
+            ..partition::Submit::new(self.request_id, self.submission.clone(), self.on_reject)
+        }
+    }
 }
 
 /// One of those that receive.

@@ -6,7 +6,8 @@ use std::sync::LazyLock;
 
 use attune_core::policy::{Cost, PriorityRule, Test};
 use attune_core::{
-    ActionPolicy, ActionSpec, Builtin, DemandRule, Priority, RequestId, Run, Submission,
+    ActionPolicy, ActionSpec, Asker, Builtin, DemandRule, Priority, RequestId, Run, Submission,
+    WaitBound,
 };
 
 use crate::rates::Starts;
@@ -149,6 +150,8 @@ pub(crate) struct Words {
     cost: u16,
     /// It asks for no priority.
     pub(crate) is_modest: bool,
+    /// How many of whoever asks may wait, where that is bounded. A rule firing says nothing of it.
+    pub(crate) wait_bound: Option<WaitBound>,
 }
 
 impl Words {
@@ -167,6 +170,10 @@ impl Words {
             label: some(2),
             cost: some(3).map_or(1, u16::from),
             is_modest: some(1).is_some(),
+            wait_bound: some(7).filter(|drawn| *drawn <= 2).map(|drawn| WaitBound {
+                asker: Asker(drawn.into()),
+                max_waiting: drawn.into(),
+            }),
         }
     }
 

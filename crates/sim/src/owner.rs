@@ -13,7 +13,7 @@ use attune_executor::owner::{
     Call, CallId, Delivered, DeliveryId, Dispatch, PublishId, Published, Reply, Send,
     SubscriptionId, Work,
 };
-use attune_executor::partition::{ClusterBounds, ReconcileBounds, Submit};
+use attune_executor::partition::{ClusterBounds, ReconcileBounds};
 use attune_executor::round::Commit;
 use attune_executor::{
     Counter, Decided, Fact, Input, Notice, Output, Owner as Machine, OwnerOptions, QueueConfig,
@@ -511,11 +511,7 @@ impl World {
 /// The work in a message, and who waits for the answer.
 fn work_of(body: &Body) -> Option<(Work, Option<Arc<str>>)> {
     Some(match body {
-        Body::Submit(submit) => {
-            let submission = submit.submission.clone();
-            let item = Submit::new(submit.request_id, submission, submit.on_reject);
-            (Work::Submits(vec![item]), submit.reply_to.clone())
-        }
+        Body::Submit(submit) => (Work::Submits(vec![submit.item()]), submit.reply_to.clone()),
         Body::Cancel(request_id, execution_id, reply_to) => {
             let work = Work::Cancels(vec![(*request_id, *execution_id)]);
             (work, Some(Arc::clone(reply_to)))

@@ -14,8 +14,8 @@ mod turns;
 use std::collections::{BTreeMap, BTreeSet};
 
 use attune_core::{
-    ActionId, Attempt, Demand, EndCode, ExecutionId, GroupKey, Hold, OrderRule, Priority, Promise,
-    Status, WorkerId,
+    ActionId, Asker, Attempt, Demand, EndCode, ExecutionId, GroupKey, Hold, OrderRule, Priority,
+    Promise, Status, WorkerId,
 };
 use attune_executor::Fact;
 use attune_executor::policy::QueueLimits;
@@ -54,6 +54,8 @@ pub(crate) struct Seen {
     pub(crate) words: Words,
     /// What its owner believes that it demands.
     demand: Option<Demand>,
+    /// Who has asked for it, where it is counted how many of theirs wait.
+    asker: Option<Asker>,
     /// Whether it is asked to end.
     asked: bool,
     /// Until when it keeps its slot without running.
@@ -179,6 +181,7 @@ impl Shadow {
                 accepted: Accepted::Before(row.created),
                 words: words(row.id),
                 demand: row.demand,
+                asker: row.asker,
                 asked: row.cancel_requested,
                 kept: row.kept_until,
                 goes_on: false,
@@ -382,10 +385,14 @@ impl Shadow {
                     request_id,
                     demand,
                     status,
+                    asker,
                     ..
                 } => {
                     let row = (*execution_id, *action_id, *priority);
                     self.insert(now, row, *not_before, Words::of(*request_id), out);
+                    if let Some(seen) = self.rows.get_mut(execution_id) {
+                        seen.asker = *asker;
+                    }
                     if *status != Status::Rejected {
                         self.demand(*execution_id, *demand, out);
                         let leaving = std::mem::take(&mut leaving);

@@ -10,9 +10,9 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use attune_core::{
-    Action, ActionId, Attempt, Demand, ExecutionId, Operation, OperationId, OperationProgress,
-    Outcome, OwnerId, PartitionId, Pauses, PolicySet, Priority, QueueTotals, RequestGap, RequestId,
-    Status, Submission, WorkerId,
+    Action, ActionId, Asker, Attempt, Demand, ExecutionId, Operation, OperationId,
+    OperationProgress, Outcome, OwnerId, PartitionId, Pauses, PolicySet, Priority, QueueTotals,
+    RequestGap, RequestId, Status, Submission, WorkerId,
 };
 use attune_executor::stored::{
     Batch, Body, KnownRequest, LoadedTo, MeterPlace, NewExecution, StoredExecution, StoredSlot,
@@ -34,6 +34,7 @@ pub(crate) struct Row {
     pub(crate) request: RequestId,
     submission: Arc<Submission>,
     demand: Option<Demand>,
+    asker: Option<Asker>,
     /// Who goes first.
     pub(crate) priority: Priority,
     /// `Queued`, `Requested` or `Running`.
@@ -221,6 +222,7 @@ impl Store {
             not_before: row.not_before,
             cancel_requested: row.cancel_requested,
             demand: row.demand,
+            asker: row.asker,
             kept_until: row.kept_until,
             worker: row.worker,
         }
@@ -234,6 +236,7 @@ impl Store {
             let is_over = |worker| self.workers.get(&worker).is_none_or(|lease| lease.ended);
             StoredSlot {
                 front: row.front,
+                asker: row.asker,
                 id: *id,
                 action_id: row.action,
                 priority: row.priority,
@@ -476,6 +479,7 @@ fn row_of(at: Time, new: &NewExecution) -> Row {
         request: new.request_id,
         submission: Arc::clone(&new.submission),
         demand: new.demand.as_deref().copied(),
+        asker: new.asker,
         priority: new.submission.priority.unwrap_or_default(),
         status: new.status,
         attempt: new.attempt,

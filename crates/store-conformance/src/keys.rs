@@ -3,9 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use attune_core::Asker;
 use attune_identity::{Grants, Key, Rate, Rates, Role};
 use attune_store::audit::what;
-use attune_store::{KeyOutcome, KeyRotation, KeyStanding, NewKey, Store};
+use attune_store::{KeyOutcome, KeyRotation, KeyStanding, NewExecution, NewKey, Store};
+
+use crate::support::World;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
@@ -164,4 +167,26 @@ pub async fn a_key_is_rotated(store: Arc<dyn Store>) {
         (&*log[0].what, &*log[0].target),
         (what::KEY_ROTATE, fresh.id().as_str())
     );
+}
+
+/// What waits is counted by who has asked for it, and a new owner knows that too.
+pub async fn what_waits_of_an_asker_is_counted(store: Arc<dyn Store>) {
+    let world = World::new(Arc::clone(&store)).await;
+    let action = world.action(0, "one").await;
+    let [ann, bob] = ["ann", "bob"].map(Asker::of);
+    let of = |asker, new| NewExecution { asker, ..new };
+    let ids = world
+        .insert(vec![
+            of(Some(ann), world.queued(&action)),
+            of(Some(ann), world.queued(&action)),
+            of(Some(ann), world.requested(&action)),
+            of(Some(bob), world.queued(&action)),
+            world.queued(&action),
+        ])
+        .await;
+    assert_eq!(store.count_waiting(ann).await.unwrap(), 2);
+    assert_eq!(store.count_waiting(bob).await.unwrap(), 1);
+    assert_eq!(store.count_waiting(Asker::of("eve")).await.unwrap(), 0);
+    let slots = store.load_slots(&ids).await.unwrap();
+    assert_eq!(slots[0].asker, Some(ann));
 }

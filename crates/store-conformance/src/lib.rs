@@ -166,6 +166,7 @@ cases! { ($)
     audit::what_somebody_applies_is_written_down,
     keys::a_key_is_kept_and_revoked,
     keys::a_name_is_of_one_key,
+    keys::what_waits_of_an_asker_is_counted,
     keys::a_key_is_rotated,
     demands::demands_are_kept,
     demands::words_are_told_while_active,

@@ -46,6 +46,7 @@ pub async fn slots_are_loaded_with_their_holders(store: Arc<dyn Store>) {
             running_for: None,
             cancel_requested: false,
             demand: None,
+            asker: None,
             kept_until: None,
         },
         SlotRow {
@@ -64,6 +65,7 @@ pub async fn slots_are_loaded_with_their_holders(store: Arc<dyn Store>) {
             running_for: slots[1].running_for,
             cancel_requested: true,
             demand: None,
+            asker: None,
             kept_until: None,
         },
     ];

@@ -96,6 +96,7 @@ impl World {
             grant_no: None,
             worker: None,
             demand: None,
+            asker: None,
             cancel_requested: false,
         }
     }

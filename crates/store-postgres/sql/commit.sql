@@ -51,7 +51,7 @@ held AS MATERIALIZED (
         id, action, created, requested_at, grant_no, request_id, attempt, priority, status,
         action_ref, parameters, cancel_requested, worker,
         not_before, timeout_seconds, enforcement_id, requested_by, group_key, labels, requeue_of,
-        demand
+        demand, asker
     )
     SELECT n.id, n.action, $at::timestamptz,
            CASE WHEN n.status = 'requested' OR n.worker IS NOT NULL THEN $at::timestamptz END,
@@ -59,7 +59,7 @@ held AS MATERIALIZED (
            n.attempt, n.priority, n.status, n.action_ref, n.parameters::json,
            n.cancel_requested, n.worker,
            n.not_before, n.timeout_seconds, n.enforcement_id, n.requested_by, n.group_key,
-           n.labels::json, n.requeue_of, n.demand
+           n.labels::json, n.requeue_of, n.demand, n.asker
     FROM (
         SELECT
             unnest($new_ids::bigint[]) AS id, unnest($new_actions::bigint[]) AS action,
@@ -75,7 +75,8 @@ held AS MATERIALIZED (
             unnest($new_groups::text[]) AS group_key, unnest($new_labels::text[]) AS labels,
             unnest($new_not_before::timestamptz[]) AS not_before,
             unnest($new_timeouts::integer[]) AS timeout_seconds,
-            unnest($new_requeue_of::bigint[]) AS requeue_of, unnest($new_demands::bytea[]) AS demand
+            unnest($new_requeue_of::bigint[]) AS requeue_of, unnest($new_demands::bytea[]) AS demand,
+            unnest($new_askers::bigint[]) AS asker
     ) AS n
     WHERE (SELECT fully FROM held)
     -- AGAIN: ON CONFLICT (id) DO NOTHING

@@ -2,7 +2,8 @@
 -- the action $2 after ($3, $4), then the actions below it. As much work as it has rows, and no index of
 -- its own that every execution would have to pay for.
 SELECT id, action, priority, status, attempt, created, not_before, cancel_requested, unbegun,
-       last_error IS NOT NULL AS retried, demand, front, kept_until, worker, grant_no
+       last_error IS NOT NULL AS retried, demand, front, kept_until, worker, grant_no,
+       asker
 FROM (
     (SELECT e.*
      FROM attune.execution_active e

@@ -407,6 +407,7 @@ fn add_inserts(binds: &mut Binds, batch: &Batch) {
     add_new(binds, &inserts);
     binds.column(&inserts, |new| new.status.as_str());
     binds.column(&inserts, |new| new.demand.map(|demand| demand.to_bytes()));
+    binds.column(&inserts, |new| new.asker.map(|asker| asker.0));
     binds.column(&inserts, |new| new.cancel_requested);
     binds.column(&inserts, |new| new.worker.map(|worker| worker.0));
 }

@@ -78,6 +78,7 @@ impl Part {
                 "new_requeue_of",
                 "new_statuses",
                 "new_demands",
+                "new_askers",
                 "new_cancels",
                 "new_workers",
             ],

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
+use attune_core::Asker;
 use attune_identity::{KeyHash, KeyId};
 use attune_store::{
     KeyOutcome, KeyRecord, KeyRotation, KeyStanding, KeyStore, MAX_KEYS, NewAudit, NewKey,
@@ -84,6 +85,16 @@ impl KeyStore for PostgresStore {
                 Ok(())
             })
             .await
+    }
+
+    async fn count_waiting(&self, asker: Asker) -> Result<u32, StoreError> {
+        let pool = self.db.general();
+        let counting = async move {
+            let query = sqlx::query_scalar(sql::COUNT_WAITING).bind(asker.0);
+            let many: i64 = query.fetch_one(&pool).await?;
+            Ok(u32::try_from(many).unwrap_or(u32::MAX))
+        };
+        self.db.run(Purpose::General, counting).await
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use attune_core::{
-    ActionId, Attempt, Demand, Epoch, ExecutionId, OwnerId, Priority, RawValue, WorkerId,
+    ActionId, Asker, Attempt, Demand, Epoch, ExecutionId, OwnerId, Priority, RawValue, WorkerId,
 };
 use attune_store::{
     ActivePlace, ActiveRow, ExecutionWords, ExecutorRow, Lease, LeaseTrouble, MeterPlace, MeterRow,
@@ -126,10 +126,11 @@ fn read_active(
         Option<Time>,
         Option<Uuid>,
         Option<i64>,
+        Option<i64>,
     );
     let columns = Columns::from_row(row)?;
     let (id, action, rank, text, attempt, created, not_before, cancel_requested, ..) = columns;
-    let (.., unbegun, retried, demand, front, kept_until, worker, grant_no) = columns;
+    let (.., unbegun, retried, demand, front, kept_until, worker, grant_no, asker) = columns;
     Ok(ActiveRow {
         id: ExecutionId(id),
         action_id: ActionId(action),
@@ -144,6 +145,7 @@ fn read_active(
         not_before: not_before.map(|Time(at)| at),
         cancel_requested,
         demand: demand.and_then(Demand::from_bytes),
+        asker: asker.map(Asker),
         front,
         kept_until: kept_until.map(|Time(at)| at),
     })
@@ -225,6 +227,7 @@ fn slot_row(row: &PgRow, doubts: &mut Doubts) -> Result<SlotRow, Failure> {
         demand: row
             .try_get::<Option<&[u8]>, _>("demand")?
             .and_then(Demand::from_bytes),
+        asker: row.try_get::<Option<i64>, _>("asker")?.map(Asker),
         front: row.try_get("front")?,
         kept_until: time::optional(row, "kept_until")?,
     })

@@ -172,6 +172,11 @@ fn migrations() -> Vec<Migration> {
             "additive_worker_principal",
             include_str!("../../../migrations/postgres/0036_additive_worker_principal.sql"),
         ),
+        (
+            39,
+            "additive_asker",
+            include_str!("../../../migrations/postgres/0039_additive_asker.sql"),
+        ),
     ];
     all.into_iter()
         .map(|(version, name, text)| {

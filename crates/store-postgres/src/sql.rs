@@ -36,6 +36,7 @@ statements! {
     COMMIT = "commit",
     COUNT_MEANT = "count_meant",
     COUNT_QUEUE_STATS = "count_queue_stats",
+    COUNT_WAITING = "count_waiting",
     DEPTH = "depth",
     DROP_DAY = "drop_day",
     END_WORKERS = "end_workers",

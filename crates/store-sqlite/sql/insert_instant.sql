@@ -18,9 +18,9 @@ SELECT e.id, e.action, e.action_ref, e.priority, e.status, e.attempt, e.grant_no
                value ->> '$[13]' AS not_before, value ->> '$[14]' AS timeout_seconds,
                value ->> '$[15]' AS requeue_of, value ->> '$[16]' AS demand,
                value ->> '$[17]' AS cancel_requested, value ->> '$[18]' AS worker,
-               value ->> '$[19]' AS result, value ->> '$[20]' AS error,
-               value ->> '$[21]' AS exit_code, value ->> '$[22]' AS stdout,
-               value ->> '$[23]' AS stderr, value ->> '$[24]' AS end_code
+               value ->> '$[20]' AS result, value ->> '$[21]' AS error,
+               value ->> '$[22]' AS exit_code, value ->> '$[23]' AS stdout,
+               value ->> '$[24]' AS stderr, value ->> '$[25]' AS end_code
           FROM jsonb_each(?1)) AS e
  WHERE true
     ON CONFLICT (id) DO NOTHING

@@ -4,7 +4,7 @@ SELECT a.id, a.action, a.priority, a.attempt, a.grant_no, a.status, a.worker,
        a.worker IS NOT NULL AND coalesce(w.ended, 1) AS worker_over,
        a.created, a.requested_at,
        unixepoch('now', 'subsec') - unixepoch(a.started_at, 'subsec') AS running_for,
-       a.cancel_requested, a.unbegun, a.demand, a.front, a.kept_until
+       a.cancel_requested, a.unbegun, a.demand, a.front, a.kept_until, a.asker
   FROM json_each(?1) AS asked
  CROSS JOIN execution_active AS a ON a.id = asked.value
   LEFT JOIN worker_lease AS w ON w.worker = a.worker

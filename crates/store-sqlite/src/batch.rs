@@ -69,6 +69,7 @@ columns! {
         demand: Option<String>,
         cancel_requested: bool,
         worker: Option<String>,
+        asker: Option<i64>,
     }
 }
 
@@ -304,6 +305,7 @@ fn row(new: &NewExecution, status: Status) -> ExecutionRow<'_> {
         demand: new.demand.as_ref().map(demand_text),
         cancel_requested: new.cancel_requested,
         worker: worker_text(new.worker),
+        asker: new.asker.map(|asker| asker.0),
     }
 }
 

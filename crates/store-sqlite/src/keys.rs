@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use attune_core::Asker;
 use attune_identity::{KeyHash, KeyId};
 use attune_store::{
     KeyOutcome, KeyRecord, KeyRotation, KeyStanding, KeyStore, MAX_KEYS, NewAudit, NewKey,
@@ -89,6 +90,14 @@ impl KeyStore for SqliteStore {
                     })
                 })
                 .await
+        })
+        .await
+    }
+
+    async fn count_waiting(&self, asker: Asker) -> Result<u32, StoreError> {
+        let query = sqlx::query_scalar(sql::COUNT_WAITING).bind(asker.0);
+        self.task(async move |inner: Arc<Inner>| {
+            Ok(query.fetch_one(&mut *inner.reader().await?).await?)
         })
         .await
     }

@@ -140,6 +140,11 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
         "additive_worker_principal",
         include_str!("../../../migrations/sqlite/0031_additive_worker_principal.sql"),
     ),
+    (
+        34,
+        "additive_asker",
+        include_str!("../../../migrations/sqlite/0034_additive_asker.sql"),
+    ),
 ];
 
 fn migrator() -> Migrator {

@@ -1,8 +1,8 @@
 //! What the owner's port reads, out of rows.
 
 use attune_core::{
-    ActionId, Attempt, Epoch, ExecutionId, OwnerId, QueueTotals, RawValue, RequestGap, RequestId,
-    WorkerId,
+    ActionId, Asker, Attempt, Epoch, ExecutionId, OwnerId, QueueTotals, RawValue, RequestGap,
+    RequestId, WorkerId,
 };
 use attune_store::{
     ActivePlace, ActiveRow, ExecutionWords, ExecutorRow, KnownRequest, Lease, LeaseTrouble,
@@ -90,6 +90,7 @@ pub(crate) fn active_row(row: &SqliteRow) -> Result<ActiveRow, sqlx::Error> {
         not_before: optional_time(row, "not_before")?,
         cancel_requested: row.try_get(7)?,
         demand: row.try_get::<Option<&str>, _>(10)?.and_then(demand),
+        asker: row.try_get::<Option<i64>, _>(15)?.map(Asker),
         front: row.try_get(11)?,
         kept_until: optional_time(row, "kept_until")?,
     })
@@ -112,6 +113,7 @@ pub(crate) fn slot_row(row: &SqliteRow) -> Result<SlotRow, sqlx::Error> {
         running_for: row.try_get::<Option<f64>, _>("running_for")?.map(duration),
         cancel_requested: row.try_get("cancel_requested")?,
         demand: row.try_get::<Option<&str>, _>("demand")?.and_then(demand),
+        asker: row.try_get::<Option<i64>, _>("asker")?.map(Asker),
         front: row.try_get("front")?,
         kept_until: optional_time(row, "kept_until")?,
     })

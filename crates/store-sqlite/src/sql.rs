@@ -35,6 +35,7 @@ statements! {
     CLUSTER_PARTITIONS = "cluster_partitions",
     COUNT_MEANT = "count_meant",
     COUNT_QUEUE_STATS = "count_queue_stats",
+    COUNT_WAITING = "count_waiting",
     DEMAND_FENCES = "demand_fences",
     DEPTH = "depth",
     END_DELETE = "end_delete",

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use attune_core::RequestId;
+use attune_core::{Asker, RequestId};
 use attune_identity::{Grants, KeyHash, KeyId};
 use chrono::{DateTime, Utc};
 use serde_json::json;
@@ -180,6 +180,12 @@ pub trait KeyStore: Send + Sync {
     /// # Errors
     /// When the store fails.
     async fn note_key_use(&self, id: &KeyId, ip: Option<&str>) -> Result<(), StoreError>;
+
+    /// How many executions wait that were asked for with the keys of somebody of whom that is counted.
+    ///
+    /// # Errors
+    /// When the store fails.
+    async fn count_waiting(&self, asker: Asker) -> Result<u32, StoreError>;
 }
 
 /// The entry in the audit log for a key that was revoked.

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use attune_core::{
-    Action, ActionId, Attempt, Demand, Epoch, ExecutionId, OperationId, OperationProgress, Outcome,
-    OwnerId, PartOfOperation, PartitionId, Priority, QueueTotals, RequestGap, RequestId, Status,
-    Submission, WorkerId,
+    Action, ActionId, Asker, Attempt, Demand, Epoch, ExecutionId, OperationId, OperationProgress,
+    Outcome, OwnerId, PartOfOperation, PartitionId, Priority, QueueTotals, RequestGap, RequestId,
+    Status, Submission, WorkerId,
 };
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::value::RawValue;
@@ -67,6 +67,8 @@ pub struct NewExecution {
     pub worker: Option<WorkerId>,
     /// What it demands of the limits of its action, where not all demand the same.
     pub demand: Option<Demand>,
+    /// Who has asked for it, where it is counted how many of theirs wait.
+    pub asker: Option<Asker>,
     /// Whether it shall be ended already: it was given a slot, and a later one of its round takes its place.
     pub cancel_requested: bool,
 }

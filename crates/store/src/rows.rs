@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use attune_core::{ActionId, Attempt, Demand, ExecutionId, Priority, Status, WorkerId};
+use attune_core::{ActionId, Asker, Attempt, Demand, ExecutionId, Priority, Status, WorkerId};
 use chrono::{DateTime, Utc};
 use serde_json::value::RawValue;
 
@@ -36,6 +36,8 @@ pub struct ActiveRow {
     pub cancel_requested: bool,
     /// [`NewExecution::demand`](crate::NewExecution::demand); nothing where what is stored is none.
     pub demand: Option<Demand>,
+    /// [`NewExecution::asker`](crate::NewExecution::asker).
+    pub asker: Option<Asker>,
     /// [`MovedExecution::front`](crate::MovedExecution::front).
     pub front: bool,
     /// Until when it keeps its slot: [`PutBack::keeps_slot`](crate::PutBack::keeps_slot).
@@ -156,6 +158,8 @@ pub struct SlotRow {
     pub cancel_requested: bool,
     /// As for [`ActiveRow::demand`].
     pub demand: Option<Demand>,
+    /// As for [`ActiveRow::asker`].
+    pub asker: Option<Asker>,
     /// As for [`ActiveRow::front`].
     pub front: bool,
     /// As for [`ActiveRow::kept_until`].

@@ -7,12 +7,13 @@
 pub(crate) mod access;
 mod failures;
 mod known;
+pub(crate) mod waiting;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use attune_core::input::check_text;
-use attune_core::{Auth, PolicyTarget, RequestId};
+use attune_core::{Asker, Auth, PolicyTarget, RequestId, WaitBound};
 use attune_identity::{Key, Permission, Principal, Rate, Rates};
 use attune_runtime::http::Client;
 use attune_store::audit::what;
@@ -299,6 +300,15 @@ impl Caller {
                 )
             }
             .with_code("FORBIDDEN")
+        })
+    }
+
+    /// How many of its executions may wait at once, if that is bounded.
+    pub(crate) fn wait_bound(&self) -> Option<WaitBound> {
+        let max_waiting = self.principal.grants().max_waiting?;
+        Some(WaitBound {
+            asker: Asker::of(self.principal.name()),
+            max_waiting,
         })
     }
 

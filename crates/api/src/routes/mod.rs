@@ -40,6 +40,7 @@ use utoipa_axum::routes;
 
 use crate::answers::AnswerMemory;
 use crate::aside::{Aside, Kind, Line};
+use crate::auth::waiting::WaitingSums;
 use crate::auth::{self, Gate};
 use crate::budget::{Budget, SMALL_BODY, Share};
 use crate::catalog::Catalog;
@@ -64,6 +65,8 @@ pub(crate) struct Shared {
     pub(crate) policy_turns: Turns,
     pub(crate) memory: AnswerMemory,
     pub(crate) aside: Arc<Aside>,
+    /// How many executions of keys wait that are bounded.
+    pub(crate) waiting: Arc<WaitingSums>,
     /// In which documents that are large are read.
     documents: Line,
     /// The bytes of all bodies.
@@ -141,6 +144,7 @@ pub(crate) fn router_until(
         policy_turns: Turns::new(),
         memory: AnswerMemory::new(),
         aside,
+        waiting: Arc::default(),
         documents: Line::default(),
         bodies: Budget::of_bodies(),
         events,

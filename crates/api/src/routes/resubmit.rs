@@ -77,7 +77,7 @@ pub(crate) async fn resubmit(
     let parameters = parameters.ok_or_else(|| ApiError::no_execution(id))?;
     let parameters = RawValue::from_string(parameters).map_err(|_| unreadable(id))?;
     let submission = again(record, parameters, named.stored);
-    let answer = submit_one(app.clone(), named, submission).await;
+    let answer = submit_one(app.clone(), &caller, named, submission).await;
     drop(memory);
     if answer.is_ok() {
         note_act(&app, &caller, what::RESUBMIT, id).await;

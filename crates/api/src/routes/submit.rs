@@ -2,7 +2,7 @@
 
 use attune_api_types::words;
 use attune_commands::ClientError;
-use attune_core::{ActionRef, Reject, RequestId, Submission};
+use attune_core::{ActionRef, Reject, RequestId, Submission, WaitBound};
 use attune_messages::v1::Accepted;
 use attune_record::{Record, Recorder, now_ns};
 use axum::Json;
@@ -45,7 +45,8 @@ pub(crate) const IDEMPOTENCY_KEY: &str = "idempotency-key";
             field.", body = ErrorBody),
         (status = 429, description = "`QUEUE_FULL`: the queue of the action holds as many as it \
             may. `LIMIT_REACHED`: its limit is reached, and by its policy nobody waits. \
-            `USER_LIMIT_REACHED`: its user has as many of it as one may. `RATE_LIMITED`: its rate is \
+            `USER_LIMIT_REACHED`: its user has as many of it as one may, or as many wait that were \
+            asked for with this key as `max_waiting` of the key allows. `RATE_LIMITED`: its rate is \
             used up, and its policy refuses what would wait for it. `QUOTA_EXCEEDED`: as many were \
             accepted as its policy allows in the hour, the day or the month.", body = ErrorBody, headers(("Retry-After" = u32, description = "Seconds."))),
         (status = 503, description = "`OUTCOME_UNKNOWN`: no answer in time; repeat it with the \
@@ -68,17 +69,20 @@ pub(crate) async fn submit(
     caller.charge(Class::Submit, 1)?;
     let mut submission: Submission = body::parse(&body)?;
     let named = own(&caller, &mut submission, key)?;
-    submit_one(app, named, submission).await
+    submit_one(app, &caller, named, submission).await
 }
 
 /// Asks for one execution, and answers when its owner has.
 pub(super) async fn submit_one(
     app: App,
+    caller: &Caller,
     named: Named,
     submission: Submission,
 ) -> Result<Response, ApiError> {
     prepare(&app, &submission, named, app.check_deadline()).await?;
-    let mut answers = send(app, vec![(named, submission)]).await?.into_iter();
+    let mut answers = send(app, caller, vec![(named, submission)])
+        .await?
+        .into_iter();
     let submitted = answers
         .next()
         .unwrap_or_else(|| Err(unanswered(named.given)))?;
@@ -133,7 +137,7 @@ async fn submit_batch(
     let mut answers = if wanted.is_empty() {
         Vec::new().into_iter()
     } else {
-        send(app, wanted).await?.into_iter()
+        send(app, caller, wanted).await?.into_iter()
     };
     let results: Vec<BatchItem> = prepared
         .into_iter()
@@ -274,15 +278,31 @@ async fn check(app: &App, submission: &Submission, deadline: Instant) -> Result<
 /// recorded. The answers are in the order of the submissions.
 async fn send(
     app: App,
-    submissions: Vec<(Named, Submission)>,
+    caller: &Caller,
+    mut submissions: Vec<(Named, Submission)>,
 ) -> Result<Vec<Result<Submitted, ApiError>>, ApiError> {
+    let bound = caller.wait_bound();
+    let (let_in, refused) = match bound {
+        Some(bound) => {
+            let wanted = u32::try_from(submissions.len()).unwrap_or(u32::MAX);
+            let let_in = app.waiting.let_in(&*app.ports.keys, bound, wanted).await?;
+            // The last of them: what is let in keeps its order.
+            let refused = submissions.split_off(let_in.count());
+            (Some(let_in), refused)
+        }
+        None => (None, Vec::new()),
+    };
     let task = async move {
         let (requests, submissions): (Vec<_>, Vec<_>) = submissions.into_iter().unzip();
         let commands = &app.ports.commands;
         let outcomes = commands
-            .submit(submissions, app.options.submit_timeout)
+            .submit(submissions, bound, app.options.submit_timeout)
             .await;
-        let answered = requests.into_iter().zip(outcomes);
+        drop(let_in);
+        let refused = refused
+            .into_iter()
+            .map(|(named, _)| (named, Err(full(bound))));
+        let answered = requests.into_iter().zip(outcomes).chain(refused);
         answered
             .map(|(named, outcome)| {
                 let answer = answer(outcome, named.given);
@@ -294,6 +314,13 @@ async fn send(
             .collect()
     };
     tokio::spawn(task).await.map_err(lost_task)
+}
+
+/// What is said to whoever has as many waiting as may.
+fn full(bound: Option<WaitBound>) -> ClientError {
+    let refused = bound.map(|bound| bound.admits(bound.max_waiting));
+    let reject = refused.and_then(Result::err);
+    ClientError::Rejected(reject.unwrap_or_else(|| Reject::limit_reached("as many wait as may")))
 }
 
 /// What the client is told about one submission.

@@ -1,5 +1,7 @@
 //! Who may do what, and in whose name.
 
+use std::time::{Duration, Instant};
+
 use attune_core::{RequestId, Status};
 use attune_identity::{Grants, Key, Rate, Role};
 use axum::body::Body;
@@ -387,4 +389,39 @@ async fn who_is_not_known_hears_only_whether_it_is_ready() {
     let known = api.ask(&viewer, "GET", "/readyz", None).await;
     assert!(known.body.to_string().contains("db7"));
     assert_eq!(api.ask("", "GET", "/docs", None).await.status, 200);
+}
+
+/// What waits is counted over all partitions, and what was let in counts from then on.
+#[tokio::test]
+async fn a_key_has_so_many_waiting() {
+    let api = api();
+    api.fake.add_action("shop.echo", |_| ());
+    let mut grants = Grants::new([Role::Submitter]);
+    grants.max_waiting = Some(3);
+    let ann = api.fake.add_key("ann", grants);
+    api.fake.with(|state| state.waiting = 2);
+    let one = json!({"action_ref": "shop.echo"});
+    let batch = api.submits(&ann, &json!([one, one, one])).await;
+    let code = |at: usize| batch.body[at]["error"]["code"].clone();
+    let full = json!("USER_LIMIT_REACHED");
+    assert_eq!(
+        (code(0), code(1), code(2)),
+        (json!(null), full.clone(), full)
+    );
+    let refused = api.submits(&ann, &one).await;
+    assert_eq!(refused.error(), (429, "USER_LIMIT_REACHED", ""));
+    assert!(
+        refused
+            .body
+            .to_string()
+            .contains("`max_waiting` of the key allows 3"),
+        "{refused:?}"
+    );
+    // What waits no longer is seen at once by whoever would be refused.
+    api.fake.with(|state| state.waiting = 0);
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while api.submits(&ann, &one).await.status != 201 {
+        assert!(Instant::now() < deadline, "nobody counts again");
+        tokio::time::sleep(Duration::from_millis(5)).await; // poll
+    }
 }

@@ -1,6 +1,7 @@
 //! Keys in memory.
 
 use async_trait::async_trait;
+use attune_core::Asker;
 use attune_identity::{Grants, Key, KeyId};
 use attune_store::{KeyOutcome, KeyRecord, KeyRotation, KeyStanding, KeyStore, NewKey, StoreError};
 use chrono::Utc;
@@ -106,5 +107,9 @@ impl KeyStore for Fake {
                 key.last_ip = ip.map(str::to_owned);
             }
         })
+    }
+
+    async fn count_waiting(&self, _asker: Asker) -> Result<u32, StoreError> {
+        self.store(|state| state.waiting)
     }
 }

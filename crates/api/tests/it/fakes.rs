@@ -11,7 +11,7 @@ use attune_commands::ClientError;
 use attune_core::{
     Action, ActionId, ActionPolicy, ActionRef, ActionSpec, Attempt, Builtin, Epoch, ExecutionId,
     Explanation, PartitionId, Priority, Reject, RejectCode, RequestId, Run, Seq, Status,
-    Submission, WorkerId,
+    Submission, WaitBound, WorkerId,
 };
 use attune_messages::v1::{Accepted, ForceRelease};
 use attune_store::{
@@ -41,6 +41,8 @@ pub(crate) struct State {
     pub(crate) retired: Vec<(WorkerId, Begun)>,
     /// Slots taken back by force.
     pub(crate) released: Vec<ForceRelease>,
+    /// How many executions wait of whoever is asked about.
+    pub(crate) waiting: u32,
     pub(crate) holders: Vec<SlotHolder>,
     pub(crate) violations: Vec<Violations>,
     pub(crate) audit: Vec<AuditEntry>,
@@ -249,6 +251,7 @@ impl Commands for Fake {
     async fn submit(
         &self,
         submissions: Vec<Submission>,
+        _wait_bound: Option<WaitBound>,
         _deadline: Duration,
     ) -> Vec<Result<Accepted, ClientError>> {
         let hold = self.with(|state| state.hold.clone());

@@ -205,6 +205,61 @@ async fn cluster_clients_are_known_by_their_keys() -> anyhow::Result<()> {
     with_keys(Wiring::Cluster, clients).await
 }
 
+/// Only so many of a key wait, whatever others have there.
+async fn bounded(system: &System) -> anyhow::Result<()> {
+    let admin = &system.api;
+    let spec = json!({"ref": "it.held", "run": {"builtin": "noop"}});
+    admin.apply(&spec).await?;
+    let pause = json!({"mode": "pause"});
+    let held = "/api/v1/pauses/action/it.held";
+    admin.put(held, &pause).await?.expect(200)?;
+    let asked = json!({"name": "greedy", "roles": ["submitter"], "max_waiting": 3});
+    let (_, greedy) = make(admin, &asked).await?;
+    let one = json!({"action_ref": "it.held"});
+    let batch = json!([one, one, one, one, one]);
+    let answers = greedy
+        .post("/api/v1/executions", &batch)
+        .await?
+        .expect(200)?;
+    let code = |at: usize| answers[at]["error"]["code"].clone();
+    ensure!(code(2).is_null(), "{answers}");
+    ensure!(
+        code(3) == "USER_LIMIT_REACHED" && code(4) == code(3),
+        "{answers}"
+    );
+    let refused = greedy.post("/api/v1/executions", &one).await?;
+    ensure!(refused.retry_after.is_some(), "{refused:?}");
+    let words = refused.refused(429, "USER_LIMIT_REACHED")?;
+    ensure!(
+        words["message"].to_string().contains("max_waiting"),
+        "{words}"
+    );
+    admin.post("/api/v1/executions", &one).await?.expect(201)?;
+
+    let resumed = system.client(&["queues", "resume", "it.held"]).await?;
+    ensure!(resumed.0 == 0, "{resumed:?}");
+    wait_for("room for the key", async || {
+        greedy.post("/api/v1/executions", &one).await?.expect(201)
+    })
+    .await?;
+    let (code, stdout, stderr) = system.client(&["keys", "list"]).await?;
+    ensure!(
+        code == 0 && stdout.contains("greedy"),
+        "{code} {stdout}{stderr}"
+    );
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn embedded_a_key_has_so_many_waiting() -> anyhow::Result<()> {
+    with_keys(Wiring::Embedded, bounded).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cluster_a_key_has_so_many_waiting() -> anyhow::Result<()> {
+    with_keys(Wiring::Cluster, bounded).await
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn embedded_commands_show_keys() -> anyhow::Result<()> {
     with_keys(Wiring::Embedded, commands).await

@@ -29,7 +29,7 @@ use std::fmt;
 use std::time::Duration;
 
 use attune_core::input::DEFAULT_MAX_BYTES;
-use attune_core::{ExecutionId, PartitionId, Reject, RejectCode, RequestId, Submission};
+use attune_core::{ExecutionId, PartitionId, Reject, RejectCode, RequestId, Submission, WaitBound};
 use attune_messages::v1::{
     Accepted, ActionChanged, Cancel, Explain, ForceRelease, OnReject, OperationsChanged,
     PausesChanged, PoliciesChanged, Submit,
@@ -177,7 +177,7 @@ impl CommandClient {
         deadline: Duration,
     ) -> Result<Accepted, ClientError> {
         let deadline = Deadline::after(&self.shared, deadline);
-        let (partition, prepared) = self.shared.prepare_submission(submission)?;
+        let (partition, prepared) = self.shared.prepare_submission(submission, None)?;
         self.send(partition, prepared, deadline).await
     }
 
@@ -189,13 +189,24 @@ impl CommandClient {
         submissions: Vec<Submission>,
         deadline: Duration,
     ) -> Vec<Result<Accepted, ClientError>> {
+        self.submit_bounded(submissions, None, deadline).await
+    }
+
+    /// The same, where only so many executions of whoever asks may wait: each owner keeps it in its partition.
+    pub async fn submit_bounded(
+        &self,
+        submissions: Vec<Submission>,
+        wait_bound: Option<WaitBound>,
+        deadline: Duration,
+    ) -> Vec<Result<Accepted, ClientError>> {
         let deadline = Deadline::after(&self.shared, deadline);
         let mut overloaded = false;
         let mut by_partition: Vec<_> = self.shared.lanes.iter().map(|_| Vec::new()).collect();
         let waiters = submissions
             .into_iter()
             .map(|submission| {
-                let (partition, prepared) = self.shared.prepare_submission(submission)?;
+                let (partition, prepared) =
+                    self.shared.prepare_submission(submission, wait_bound)?;
                 if overloaded {
                     // One that is let in after another was not would change their order.
                     return Err(self.shared.overloaded());
@@ -421,12 +432,14 @@ impl Shared {
     fn prepare_submission(
         &self,
         mut submission: Submission,
+        wait_bound: Option<WaitBound>,
     ) -> Result<(PartitionId, Prepared), ClientError> {
         let request_id = *submission.request_id.get_or_insert_with(RequestId::fresh);
         let partition = PartitionId::of(&submission.action_ref, self.options.partitions);
         let item = Submit {
             submission,
             on_reject: OnReject::Answer,
+            wait_bound,
         };
         let prepared = Prepared::new(Kind::Submit, request_id, &item);
         let bytes = prepared.item.get().len();

@@ -52,6 +52,7 @@ async fn a_call_is_answered_each_time_and_carried_out_once() {
     let item = Submit {
         submission,
         on_reject: OnReject::Answer,
+        wait_bound: None,
     };
     let first = call(&system.bus, &mut answers, &item).await;
     let again = call(&system.bus, &mut answers, &item).await;

@@ -143,6 +143,7 @@ impl System {
         let item = Submit {
             submission,
             on_reject: OnReject::Record,
+            wait_bound: None,
         };
         let partition = PartitionId::of(action_ref, PARTITIONS);
         self.publish(Topic::Commands(partition), &[item]).await;

@@ -169,6 +169,7 @@ async fn fill(store: &PostgresStore, policies: bool) {
                     attempt: Attempt(i32::from(first)),
                     grant_no: first.then_some(1),
                     demand,
+                    asker: None,
                     cancel_requested: false,
                     worker: first.then_some(worker),
                 }

@@ -252,6 +252,7 @@ fn words_of_a_partition_that_is_refused_hold_up_no_other() {
         not_before: None,
         cancel_requested: false,
         demand: None,
+        asker: None,
         kept_until: None,
         worker: None,
     };

@@ -345,6 +345,7 @@ fn slot(place: u32, worker: WorkerId) -> StoredSlot {
         running_for: Some(500),
         cancel_requested: false,
         demand: None,
+        asker: None,
         kept_until: None,
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use attune_core::{
     Action, ActionId, Attempt, ExecutionId, Explanation, Moved, OperationId, OperationProgress,
     Outcome, PartOfOperation, Pauses, PolicySet, Priority, QueueTotals, Reject, RequestId,
-    Submission, WorkerId,
+    Submission, WaitBound, WorkerId,
 };
 
 use attune_dispatch::Key;
@@ -156,6 +156,8 @@ pub struct Submit {
     pub digest: i64,
     /// What happens when it is refused.
     pub on_reject: OnReject,
+    /// How many executions of whoever asks may wait at once, if that is bounded.
+    pub wait_bound: Option<WaitBound>,
 }
 
 impl Submit {
@@ -166,6 +168,7 @@ impl Submit {
             digest: submission.digest(),
             submission: Arc::new(submission),
             on_reject,
+            wait_bound: None,
         }
     }
 }

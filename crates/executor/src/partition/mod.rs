@@ -5,6 +5,7 @@
 //! brings the next event, or throws the partition away. So memory and store never disagree by
 //! more than what is being written, and nothing is told that is not committed.
 
+mod askers;
 mod counting;
 mod definitions;
 mod event;
@@ -47,6 +48,7 @@ use crate::stored::{Audit, KnownRequest, Sets, StoredExecution};
 #[cfg(test)]
 use attune_core::Status;
 
+use askers::Askers;
 use operating::Operations;
 use restoring::{restore, unless_wrong};
 use room::Room;
@@ -105,6 +107,8 @@ pub struct Partition {
     counting: BTreeSet<ActionId>,
     /// Which action every execution that waits or holds a slot belongs to.
     index: BTreeMap<ExecutionId, ActionId>,
+    /// Of whose executions it is counted how many wait.
+    askers: Askers,
     /// The actions whose executions may hold slots: all that do, and some that did.
     holding: BTreeSet<ActionId>,
     /// How long executions of an action hold their slots; of those of which any has ended since the partition
@@ -184,6 +188,7 @@ impl Partition {
             quotas: ById::default(),
             counting: BTreeSet::new(),
             index: BTreeMap::new(),
+            askers: Askers::default(),
             holding: BTreeSet::new(),
             run_times: ById::default(),
             roster,
@@ -339,6 +344,12 @@ impl Partition {
 
     /// The same, added to `out`: most events have few effects, and a round has many events.
     pub(crate) fn decide(&mut self, now: Millis, event: Event, out: &mut Vec<Effect>) {
+        let before = out.len();
+        self.carry_out(now, event, out);
+        self.follow_askers(&out[before..]);
+    }
+
+    fn carry_out(&mut self, now: Millis, event: Event, out: &mut Vec<Effect>) {
         self.room = self.room.for_event();
         self.now = now;
         match event {
@@ -444,6 +455,7 @@ impl Partition {
                 });
             }
             self.index.insert(row.id, row.action_id);
+            self.askers.restore(&row);
             self.queues
                 .with_existing(row.action_id, |queue| restore(queue, now, &row));
             self.hold_stored(&row);
@@ -471,6 +483,8 @@ impl Partition {
 #[cfg(test)]
 mod ahead_tests;
 #[cfg(test)]
+mod askers_tests;
+#[cfg(test)]
 mod counting_tests;
 #[cfg(test)]
 mod explaining_tests;
@@ -488,6 +502,8 @@ mod pool_tests;
 mod reconcile_tests;
 #[cfg(test)]
 mod room_tests;
+#[cfg(test)]
+mod test_events;
 #[cfg(test)]
 mod test_world;
 #[cfg(test)]

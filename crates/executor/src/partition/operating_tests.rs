@@ -190,6 +190,7 @@ fn loaded(epoch: Epoch, now: Millis, store: &Store) -> Partition {
         cancel_requested: row.cancel_requested,
         front: row.front,
         demand: None,
+        asker: None,
         kept_until: None,
         worker: row.status.holds_slot().then_some(WORKER),
     });

@@ -76,6 +76,7 @@ impl Partition {
             return false;
         }
         self.index.remove(&id);
+        self.askers.forget(id);
         let what = "it waited in memory only and is forgotten";
         self.mended_waiting(action_id, id, what, Counter::WaitingLeakMended, out);
         true
@@ -94,6 +95,7 @@ impl Partition {
         self.queues
             .with_existing(row.action_id, |queue| restore(queue, now, row));
         self.index.insert(row.id, row.action_id);
+        self.askers.restore(row);
         let what = "it waited in the store only and has its place now";
         self.mended_waiting(
             row.action_id,
@@ -112,6 +114,7 @@ impl Partition {
             restore(queue, now, row);
         });
         self.index.insert(execution_id, action_id);
+        self.askers.restore(row);
         self.holding.insert(action_id);
         self.hold_stored(row);
         let what = "it was held in the store only and counts from now on";
@@ -229,6 +232,7 @@ impl Partition {
                 self.free(execution_id, attempt, &holder);
             }
             self.index.remove(&execution_id);
+            self.askers.forget(execution_id);
             let what = "it was held in memory only and is released";
             self.mended_slot(action_id, execution_id, attempt, what, out);
             out.push(Effect::Count(Counter::SlotLeakMended));

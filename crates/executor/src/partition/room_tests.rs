@@ -63,6 +63,7 @@ fn row(action: i64, place: u32, not_before: Option<Millis>) -> StoredExecution {
         not_before,
         cancel_requested: false,
         demand: None,
+        asker: None,
         kept_until: None,
         worker: None,
     }

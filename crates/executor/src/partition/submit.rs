@@ -104,6 +104,7 @@ impl Partition {
     ) -> Result<Accepted, Reject> {
         let submission = &submit.submission;
         let action = self.admissible(submission)?;
+        self.askers.admit(submit.wait_bound)?;
         let seq = Seq::new(self.epoch, self.next_place);
         let id = ExecutionId::new(self.id, seq);
         let waiting = Waiting {
@@ -147,6 +148,9 @@ impl Partition {
         self.count_acceptance(action.id, &claims);
         self.next_place += 1;
         self.index.insert(id, action.id);
+        if let Some(bound) = submit.wait_bound {
+            self.askers.put(id, bound.asker, true);
+        }
         let mut new = new_execution(submit, id, action.id, Status::Queued);
         new.demand = demand.map(Box::new);
         // Its policy decides, and may be another one later. Without a word about it nothing is copied.
@@ -317,6 +321,7 @@ fn new_execution(
         attempt: Attempt(0),
         grant_no: None,
         demand: None,
+        asker: submit.wait_bound.map(|bound| bound.asker),
         cancel_requested: false,
         worker: None,
     }
@@ -348,6 +353,7 @@ fn accepted_fact(
         at: now,
         demand: new.demand.as_deref().copied(),
         quotas,
+        asker: new.asker,
     }
 }
 

@@ -6,10 +6,11 @@ mod test_judge;
 
 use std::collections::BTreeMap;
 
-use attune_core::{ActionSpec, Move, Outcome, OwnerId, Priority, Reject, Submission, WorkerId};
+use attune_core::{ActionSpec, Asker, Move, OwnerId, Priority, Reject, WorkerId};
 use attune_dispatch::{Key, Life};
 use test_judge::judge;
 
+pub(super) use super::test_events::*;
 use super::*;
 use crate::counters::Counter;
 use crate::queue::QueueConfig;
@@ -38,6 +39,8 @@ pub(super) struct Stored {
     pub(super) totals: QueueTotals,
     /// Which life of a worker may run those that hold a slot.
     pub(super) workers: BTreeMap<ExecutionId, WorkerId>,
+    /// Who has asked for them, where that is counted.
+    pub(super) askers: BTreeMap<ExecutionId, Asker>,
     /// Since when they run, where that is known.
     pub(super) started: BTreeMap<ExecutionId, Millis>,
     pub(super) dispatched: Vec<(ExecutionId, Attempt)>,
@@ -201,6 +204,7 @@ impl World {
             let earlier = stored.active.insert(new.id, row);
             assert_eq!(earlier, None, "{} was stored before", new.id);
             stored.assign(new.id, new.status, new.worker);
+            stored.askers.extend(new.asker.map(|asker| (new.id, asker)));
         }
         let instant = batch.instant.iter().map(|(new, _)| new);
         for new in batch.inserts.iter().chain(instant) {
@@ -389,6 +393,7 @@ impl World {
                     not_before: put_back.and_then(|it| it.not_before),
                     cancel_requested: false,
                     demand: None,
+                    asker: self.stored.askers.get(id).copied(),
                     worker: self.stored.workers.get(id).copied(),
                     kept_until: put_back
                         .filter(|it| it.keeps_slot)
@@ -447,6 +452,7 @@ impl World {
             running_for: None,
             cancel_requested: false,
             demand: None,
+            asker: None,
             kept_until: None,
         }
     }
@@ -494,57 +500,5 @@ impl World {
 
     pub(super) fn reconcile(&mut self, slots: Vec<StoredSlot>) {
         self.round(vec![reconcile(slots)]);
-    }
-}
-
-/// What the comparison of the slots is told, when nothing changed meanwhile.
-pub(super) fn reconcile(slots: Vec<StoredSlot>) -> Event {
-    Event::Reconcile {
-        slots,
-        changed: Arc::default(),
-    }
-}
-
-pub(super) fn submit_event(request_id: RequestId, priority: Priority) -> Event {
-    let submission = Submission {
-        priority: Some(priority),
-        ..Submission::new("core.noop")
-    };
-    submitted(request_id, submission, OnReject::Answer)
-}
-
-pub(super) fn submitted(
-    request_id: RequestId,
-    submission: Submission,
-    on_reject: OnReject,
-) -> Event {
-    Event::Submit {
-        submit: Submit::new(request_id, submission, on_reject),
-        known: None,
-        reply_to: Some(Arc::from("asker")),
-    }
-}
-
-pub(super) fn cancel(execution_id: ExecutionId) -> Event {
-    Event::Cancel {
-        request_id: RequestId::fresh(),
-        execution_id,
-        reply_to: Some(Arc::from("asker")),
-    }
-}
-
-pub(super) fn completed(id: ExecutionId, attempt: i32) -> Event {
-    Event::Completed(completion(id, attempt))
-}
-
-pub(super) fn completion(id: ExecutionId, attempt: i32) -> Completion {
-    Completion {
-        execution_id: id,
-        attempt: Attempt(attempt),
-        action_id: ACTION,
-        outcome: Arc::new(Outcome::succeeded(None)),
-        worker: WORKER,
-        user: None,
-        ran: Some(5),
     }
 }

@@ -430,6 +430,7 @@ fn after_a_take_over_a_delayed_start_counts_as_waiting_from_its_time_on() {
         not_before: Some(now - 59_999),
         cancel_requested: false,
         demand: None,
+        asker: None,
         kept_until: None,
         worker: None,
     };
@@ -463,6 +464,7 @@ fn after_a_take_over_who_had_a_slot_before_is_not_delayed_again() {
         not_before,
         cancel_requested: false,
         demand: None,
+        asker: None,
         kept_until: None,
         worker: None,
     };

@@ -1,7 +1,7 @@
 //! What newcomers lead to: who ends in their place, who is asked to end, and who is refused.
 
-use attune_core::RejectCode;
 use attune_core::policy::{OnFull, OnLimit};
+use attune_core::{RejectCode, WaitBound};
 
 use super::*;
 
@@ -62,6 +62,7 @@ impl Shadow {
             accepted: Accepted::Here(now),
             words,
             demand: None,
+            asker: None,
             asked: false,
             kept: None,
             goes_on: false,
@@ -170,6 +171,26 @@ impl Shadow {
                 format!("{id} is accepted though its user has {has} of {limit}"),
             );
         }
+        if let Some(bound) = newcomer
+            .words
+            .wait_bound
+            .filter(|_| newcomer.asker.is_some())
+        {
+            // Whoever is granted ahead of a slot is left out: it counts until it is told that it has one.
+            let waiting = self
+                .of_asker(bound)
+                .filter(|(other, seen)| **other != id && !seen.ahead);
+            let has = waiting.count();
+            if has >= bound.max_waiting as usize {
+                say(
+                    Promise::I2,
+                    format!(
+                        "{id} is accepted though {has} of its asker wait, of {}",
+                        bound.max_waiting
+                    ),
+                );
+            }
+        }
         let is_held =
             self.hold_of(newcomer.action).mode.is_some() || self.closed.contains(&newcomer.action);
         let fits = self.has_room(newcomer, true) && self.has_room(newcomer, false);
@@ -179,6 +200,12 @@ impl Shadow {
                 format!("{id} is accepted though a limit is reached"),
             );
         }
+    }
+
+    /// Who waits that was asked for by the same.
+    fn of_asker(&self, bound: WaitBound) -> impl Iterator<Item = (&ExecutionId, &Seen)> {
+        let of = move |seen: &Seen| seen.asker == Some(bound.asker) && !seen.holds;
+        self.rows.iter().filter(move |(_, seen)| of(seen))
     }
 
     /// Whoever is dropped has waited longest of the lowest priority, and the queue is full.
@@ -345,7 +372,11 @@ impl Shadow {
             RejectCode::UserLimitReached => {
                 let same = of_action().filter(|seen| seen.words.user == words.user);
                 let has = same.count();
-                words.user.is_some() && limits.per_user().is_some_and(|limit| has >= limit as usize)
+                let is_full =
+                    |bound: WaitBound| self.of_asker(bound).count() >= bound.max_waiting as usize;
+                (words.user.is_some()
+                    && limits.per_user().is_some_and(|limit| has >= limit as usize))
+                    || words.wait_bound.is_some_and(is_full)
             }
             _ => true,
         };

@@ -384,6 +384,7 @@ async fn rival(
             grant_no: None,
             worker: None,
             demand: None,
+            asker: None,
             cancel_requested: false,
         };
         let batch = Batch {

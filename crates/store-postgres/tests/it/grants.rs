@@ -30,6 +30,7 @@ const USES: &[(&str, &str)] = &[
     ("commit", "executor"),
     ("count_meant", "api"),
     ("count_queue_stats", "api stats"),
+    ("count_waiting", "api"),
     ("depth", "api"),
     ("drop_day", "stats"),
     ("end_workers", "executor"),

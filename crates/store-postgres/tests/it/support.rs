@@ -205,6 +205,7 @@ impl Owner {
             grant_no: None,
             worker: None,
             demand: None,
+            asker: None,
             cancel_requested: false,
         }
     }

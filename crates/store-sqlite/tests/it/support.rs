@@ -70,6 +70,7 @@ impl Owner {
                     grant_no: None,
                     worker: None,
                     demand: None,
+                    asker: None,
                     cancel_requested: false,
                 }
             })
