@@ -219,9 +219,10 @@ async fn with_right(system: &System, id: i64) -> anyhow::Result<()> {
     ensure!(code == 0 && stdout.contains(PARAMETER), "{stdout}{stderr}");
     let log = system.api.get("/api/v1/audit-log").await?.expect(200)?;
     let entries = log["entries"].as_array().context("no entries")?;
+    let target = id.to_string();
     let noted = entries
         .iter()
-        .any(|entry| entry["what"] == "secret.read" && entry["target"] == id.to_string());
+        .any(|entry| entry["what"] == "secret.read" && entry["target"] == target);
     ensure!(noted, "{log}");
     let (_, shown, _) = system
         .client(&["executions", "show", &id.to_string()])
