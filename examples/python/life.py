@@ -67,6 +67,15 @@ def partition_of(key):
     return key[0] & 0xFF
 
 
+def has_secret(value):
+    """Whether something in it is sealed."""
+    if isinstance(value, dict):
+        return any(map(has_secret, value.values()))
+    if isinstance(value, list):
+        return any(map(has_secret, value))
+    return isinstance(value, str) and value.startswith("attune:secret:")
+
+
 class LeaseExpired(Exception):
     """The lease of this life has ended: what runs must be killed."""
 
@@ -86,6 +95,11 @@ class Run:
         self.kill_at = math.inf
         self.ends_at = math.inf  # of the built-in sleep
         self.ended = None
+        env = item.get("env") or {}
+        if has_secret(item["parameters"]) or not all(isinstance(it, str) for it in env.values()):
+            words = "something of it is secret, and this worker has no secrets and opens none"
+            self.ended = {"status": "failed", "code": "SECRET_UNAVAILABLE", "error": words}
+            return
         try:
             self.start(item["run"], item["parameters"])
         except OSError as error:

@@ -77,8 +77,8 @@ pub struct Execution {
     )]
     #[schema(value_type = Option<Value>)]
     pub result: Option<Option<Value>>,
-    /// Why it was not run to its end, for programs: `DROPPED`, `REPLACED`, `EXPIRED`, `OUT_OF_MEMORY`, `TOO_MANY_PROCESSES`, or why it was
-    /// refused, such as `QUEUE_FULL`.
+    /// Why it was not run to its end, for programs: `DROPPED`, `REPLACED`, `EXPIRED`, `OUT_OF_MEMORY`, `TOO_MANY_PROCESSES`,
+    /// `SECRET_UNAVAILABLE`, or why it was refused, such as `QUEUE_FULL`.
     #[serde(default)]
     pub end_code: Option<String>,
     /// Why it did not succeed.

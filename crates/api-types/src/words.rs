@@ -1,6 +1,7 @@
 //! The words of `attune-core` that the reference describes. The core itself knows nothing of
 //! schemas; a test compares the two.
 
+mod env;
 mod explained;
 mod fairness;
 mod identity;
@@ -21,6 +22,7 @@ use uuid::Uuid;
 
 use crate::{BatchItem, Submitted};
 
+pub use env::{EnvValue, NamedSecret};
 pub use explained::{Basis, Estimate, Lack, LimitHolder, NoEstimate, OrderKey, Reason};
 pub use fairness::Fairness;
 pub use identity::{Rate, Rates, Role};
@@ -190,9 +192,10 @@ pub struct ActionSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 2_147_483_647_i64, default = 3)]
     pub max_attempts: Option<u32>,
-    /// Variables that its program sees beside those that the worker lets through.
+    /// Variables that its program sees beside those that the worker lets through: texts, and `{secret: NAME}` for
+    /// what the worker has under that name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub env: BTreeMap<String, String>,
+    pub env: BTreeMap<String, EnvValue>,
     /// What a run of it may take of its machine.
     #[serde(default, skip_serializing_if = "Resources::is_empty")]
     pub resources: Resources,

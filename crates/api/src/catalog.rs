@@ -4,7 +4,8 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use attune_core::{Action, ActionId, ActionRef, Reject, Submission};
+use attune_core::{Action, ActionId, ActionRef, Marks, Reject, Submission};
+use attune_secrets::Keyring;
 use attune_store::ActionStore;
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
@@ -57,6 +58,26 @@ impl Known {
             schema: schema.map(|compiled| compiled.map(Arc::new)),
             line,
         }
+    }
+
+    /// What its schema marks as secret, if anything.
+    pub(crate) fn marks(&self) -> Option<&Marks> {
+        self.schema.as_ref()?.as_ref().ok()?.marks()
+    }
+
+    /// Seals what is secret in the parameters of a submission.
+    ///
+    /// # Errors
+    /// 422 when it is too much.
+    pub(crate) fn seal(&self, keys: &Keyring, submission: &mut Submission) -> Result<(), ApiError> {
+        let Some(marks) = self.marks() else {
+            return Ok(());
+        };
+        let sealed = keys.seal(&submission.action_ref, marks, &submission.parameters)?;
+        if let Some(sealed) = sealed {
+            submission.parameters = sealed;
+        }
+        Ok(())
     }
 
     /// Checks the parameters of a submission against the schema.
@@ -184,7 +205,7 @@ impl Weighter<ActionRef, Arc<Entry>> for Weight {
         let env = spec
             .env
             .iter()
-            .map(|(name, value)| name.len() + value.len());
+            .map(|(name, value)| name.len() + value.text_len());
         let bytes = 2 * action_ref.as_str().len() + spec.description.len() + env.sum::<usize>();
         let patterns = match &entry.known.schema {
             Some(Ok(schema)) => schema.patterns(),

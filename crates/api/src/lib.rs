@@ -31,6 +31,7 @@ mod figures;
 pub mod health;
 pub mod keys;
 mod layers;
+mod letters;
 mod matching;
 mod options;
 mod policies;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use attune_core::{Auth, Network, Subnet};
 use attune_runtime::http::{Served, Tls};
+use attune_secrets::Keyring;
 
 use crate::auth::ClientRates;
 
@@ -56,6 +57,8 @@ pub struct ApiOptions {
     pub ops_network: Network,
     /// Requests beyond this number at once are answered with 503 `OVERLOADED`.
     pub max_requests: usize,
+    /// What is secret in parameters is sealed with these.
+    pub secrets: Keyring,
 }
 
 /// A listener for the probes and the metrics.
@@ -112,6 +115,7 @@ impl ApiOptions {
             ops: OpsListen::Off,
             ops_network: Network::Loopback,
             max_requests: 1024,
+            secrets: Keyring::default(),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Parameter schemas: JSON Schema, compiled once per version of an action.
 
-use attune_core::Reject;
 use attune_core::foreign::cut;
+use attune_core::{Marks, Reject};
 use jsonschema::error::ValidationErrorKind;
 use jsonschema::{ValidationError, Validator};
 use serde_json::Value;
@@ -22,6 +22,8 @@ pub(crate) struct ParameterSchema {
     validator: Validator,
     extent: Extent,
     matching: Matching,
+    /// What is secret: no refusal quotes it.
+    marks: Option<Marks>,
 }
 
 impl ParameterSchema {
@@ -39,7 +41,13 @@ impl ParameterSchema {
             validator,
             extent,
             matching: places.weigh(),
+            marks: Marks::of(schema),
         })
+    }
+
+    /// What it marks as secret, if anything.
+    pub(crate) fn marks(&self) -> Option<&Marks> {
+        self.marks.as_ref()
     }
 
     /// How many patterns it has compiled.
@@ -72,7 +80,12 @@ impl ParameterSchema {
             && let Err(first) = self.validator.validate(parameters)
         {
             // What is missing or unexpected names itself, however long its name is.
-            let (place, problem) = (path("parameters", &place_of(&first)), first.to_string());
+            let pointer = place_of(&first);
+            let (pointer, problem) = match &self.marks {
+                None => (pointer, first.to_string()),
+                Some(marks) => without_secrets(marks, pointer, &first),
+            };
+            let place = path("parameters", &pointer);
             let (place, problem) = (cut(&place, MAX_PLACE), cut(&problem, MAX_EXPLANATION));
             return Err(Reject::field(&*place, format!("`{place}`: {problem}")));
         }
@@ -82,6 +95,33 @@ impl ParameterSchema {
              schema refers to itself or has `anyOf`, `oneOf`, `allOf`, `not`, `if` or the like: \
              compare them with the schema that `attune action show REF` prints",
         ))
+    }
+}
+
+/// The place and the words of an error without what is secret: neither a value, nor a name within one.
+fn without_secrets(
+    marks: &Marks,
+    pointer: String,
+    error: &ValidationError<'_>,
+) -> (String, String) {
+    let parts: Vec<String> = pointer
+        .split('/')
+        .skip(1)
+        .map(|part| part.replace("~1", "/").replace("~0", "~"))
+        .collect();
+    match marks.depth_of_secret(parts.iter().map(String::as_str)) {
+        None => (
+            pointer,
+            error.masked_with("what it is given there").to_string(),
+        ),
+        Some(depth) => {
+            let shown = pointer.split('/').take(depth + 1).collect::<Vec<_>>();
+            let problem = format!(
+                "it does not fit the action's schema (`{}`); it is secret, so nothing of it is told",
+                error.kind().keyword()
+            );
+            (shown.join("/"), problem)
+        }
     }
 }
 

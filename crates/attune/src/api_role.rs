@@ -89,8 +89,8 @@ pub(crate) async fn start(
 /// descriptors leaves less than the settings ask for.
 ///
 /// # Errors
-/// When a certificate or its key cannot be used.
-pub(crate) fn options(settings: &Settings, runs: bool) -> Result<ApiOptions, TlsError> {
+/// When a certificate or its key cannot be used, or the keys of secrets.
+pub(crate) fn options(settings: &Settings, runs: bool) -> anyhow::Result<ApiOptions> {
     let api = &settings.api;
     let mut options = ApiOptions::new(api.listen, settings.cluster.partitions);
     options.auth = api.auth();
@@ -100,6 +100,7 @@ pub(crate) fn options(settings: &Settings, runs: bool) -> Result<ApiOptions, Tls
         .then(|| api.trusted_proxies.as_slice().into());
     options.ops_network = settings.ops.network;
     options.tls = tls(&api.tls)?.map(Arc::new);
+    options.secrets = crate::secrets::keyring(settings)?;
     options.max_body_bytes = api.max_body_bytes;
     options.max_message_bytes = settings.broker.max_message_bytes;
     options.submit_timeout = api.submit_timeout();

@@ -13,6 +13,7 @@ use crate::bench::BenchArguments;
 use crate::check_history::CheckHistoryArguments;
 use crate::demo::DemoArguments;
 use crate::demo::program::DemoProgram;
+use crate::secrets::SecretsCommand;
 use crate::topology::TopologyCommand;
 use attune_cli::ClientCommand;
 
@@ -93,6 +94,9 @@ pub(crate) enum Command {
     /// Look at the settings.
     #[command(subcommand)]
     Config(ConfigCommand),
+    /// Keys by which secrets in parameters are encrypted.
+    #[command(subcommand)]
+    Secrets(SecretsCommand),
     /// Ask a process of this machine whether it is ready: exit code 0 when it is, else 1.
     Health(HealthArguments),
     /// Print what completes this command line in a shell.

@@ -50,6 +50,8 @@ fn secrets(settings: &Settings, credentials: Option<OsString>) -> Vec<PathBuf> {
         settings.broker.url_file.clone(),
         settings.broker.tls.key_file.clone(),
         settings.api.tls.key_file.clone(),
+        settings.secrets.key_file.clone(),
+        settings.worker.secrets_dir.clone(),
         Some(first_key).filter(|file| file.exists()),
     ];
     let files = files.into_iter().flatten();

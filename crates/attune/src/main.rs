@@ -14,6 +14,7 @@ mod manual;
 mod measured;
 mod parts;
 mod roles;
+mod secrets;
 mod topology;
 
 use std::ffi::OsString;
@@ -199,6 +200,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::DemoProgram(program) => return demo::program::run(program),
         Command::Completions { shell } => return print_all(&manual::completions(*shell)),
         Command::Man { folder } => return manual::write_pages(folder),
+        Command::Secrets(command) => return secrets::run(command),
         _ => {}
     }
     let loaded = match load(&cli, embedded) {
@@ -260,6 +262,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         | Command::Health(_)
         | Command::Completions { .. }
         | Command::Man { .. }
+        | Command::Secrets(_)
         | Command::Client(_) => {
             unreachable!("handled above")
         }

@@ -17,7 +17,7 @@ use attune_runtime::{
     Health, Metrics, Shutdown, TaskOutcome, descriptors, ops_server, systemd, telemetry,
 };
 use attune_store::{Store, StoreError};
-use attune_worker::{HttpOptions, Worker, WorkerOptions};
+use attune_worker::{HttpOptions, SecretOptions, Worker, WorkerOptions};
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -356,6 +356,12 @@ async fn start_worker(
         state_dir: worker.state_dir_or_work_dir(),
         env_allow: worker.env_allow.clone(),
         containment: containment::of(settings)?,
+        secrets: SecretOptions {
+            keys: crate::secrets::keyring(settings)?,
+            dir: worker.secrets_dir.clone(),
+            credentials: std::env::var_os("CREDENTIALS_DIRECTORY").map(Into::into),
+            read: attune_config::read_private_file,
+        },
         fetch: fetch_command(&http),
         http,
         max_message_bytes: settings.broker.max_message_bytes,

@@ -46,6 +46,10 @@ enum ExecutionsCommand {
         /// The execution's number, as `attune submit` and `attune executions list` print it.
         #[arg(value_name = "ID")]
         id: ExecutionId,
+        /// Show what is secret in its parameters, too. Needs the permission `secrets`, and is written into the audit
+        /// log.
+        #[arg(long)]
+        show_secrets: bool,
     },
     /// End executions, waiting or running: by their numbers, or those that the options name.
     Cancel(Box<CancelArguments>),
@@ -131,8 +135,10 @@ pub(super) async fn execute(
     let json = arguments.connect.json;
     match arguments.command {
         ExecutionsCommand::List(filter) => list(http, &filter, json).await,
-        ExecutionsCommand::Show { id } => {
-            let record: Execution = http.get(&format!("/executions/{id}"), &[]).await?;
+        ExecutionsCommand::Show { id, show_secrets } => {
+            let secrets = show_secrets.then(|| "true".to_owned());
+            let query = [("show_secrets", secrets)];
+            let record: Execution = http.get(&format!("/executions/{id}"), &query).await?;
             if json {
                 return Ok(Output::json(&record));
             }

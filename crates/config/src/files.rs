@@ -20,16 +20,13 @@ use crate::problem::LoadError;
 /// explanation.
 const MAX_FILE_BYTES: u64 = 1024 * 1024;
 
-/// How large a file with one secret may be, in bytes.
+/// How large a file with secrets may be, in bytes.
 const MAX_SECRET_BYTES: u64 = 16 * 1024;
 
 /// Reads what a file holds besides the end of its last line. What surrounds a value by mistake is named,
 /// since the value itself is never shown.
 pub(crate) fn read_secret(path: &Path) -> Result<String, String> {
-    let text = read_text(path, MAX_SECRET_BYTES).map_err(|error| error.to_string())?;
-    if is_open_to_all(path) {
-        return Err(OPEN_TO_ALL.to_owned());
-    }
+    let text = read_private_file(path)?;
     let text = without_mark(&text).trim_end();
     let wrong = if text.is_empty() {
         "the file is empty"
@@ -43,8 +40,20 @@ pub(crate) fn read_secret(path: &Path) -> Result<String, String> {
     Err(wrong.to_owned())
 }
 
+/// Reads a file that holds something secret.
+///
+/// # Errors
+/// Words, when it cannot be read, is no regular file, has more than 16 KiB, or everybody on this machine can read it.
+pub fn read_private_file(path: &Path) -> Result<String, String> {
+    let text = read_text(path, MAX_SECRET_BYTES).map_err(|error| error.to_string())?;
+    match is_open_to_all(path) {
+        true => Err(OPEN_TO_ALL.to_owned()),
+        false => Ok(text),
+    }
+}
+
 /// What is wrong with a file that everybody can read, and the way out.
-pub(crate) const OPEN_TO_ALL: &str = "everybody on this machine can read the file, which holds a password: take \
+pub(crate) const OPEN_TO_ALL: &str = "everybody on this machine can read the file, which holds a secret: take \
      that away (chmod o-r)";
 
 /// Whether every account of this machine can read a file, as far as its own mode says. Not one on a file

@@ -36,6 +36,7 @@ mod validate;
 
 pub use api::{ApiSettings, RateSettings, TlsSettings};
 pub use broker::{BrokerSettings, BrokerTlsSettings, BrokerTopology, QueueType};
+pub use files::read_private_file;
 pub use loader::{Loaded, Loader, Warning};
 pub use otlp::OtlpSettings;
 pub use problem::{LoadError, Problem, Problems, Source};
@@ -43,9 +44,9 @@ pub use secret::{Secret, redact_urls};
 pub use settings::{
     BatchSettings, ClusterSettings, CompletionListenerSettings, DatabaseSettings, ExecutorSettings,
     HistorySettings, IntakeSettings, LeaseSettings, LogFormat, LogSettings, MetricsSettings,
-    OpsSettings, PrintFormat, QueueSettings, ReconcileSettings, SandboxMode, Settings,
-    StatsSettings, Wiring, WorkerHttpSettings, WorkerLeaseSettings, WorkerLimits, WorkerSettings,
-    host_name,
+    OpsSettings, PrintFormat, QueueSettings, ReconcileSettings, SandboxMode, SecretsSettings,
+    Settings, StatsSettings, Wiring, WorkerHttpSettings, WorkerLeaseSettings, WorkerLimits,
+    WorkerSettings, host_name,
 };
 
 /// The commented default file, as it is in the program: every key with its default.

@@ -47,6 +47,8 @@ pub struct Settings {
     pub api: ApiSettings,
     /// What is kept of the past.
     pub history: HistorySettings,
+    /// What is secret in parameters.
+    pub secrets: SecretsSettings,
     /// Logging.
     pub log: LogSettings,
     /// Metrics and health of the roles other than the API.
@@ -259,6 +261,14 @@ impl HistorySettings {
     pub const fn retention(&self) -> Duration {
         days(self.retention_days)
     }
+}
+
+/// What is secret in parameters.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct SecretsSettings {
+    /// The keys with which it is encrypted; `None`: it is not.
+    pub key_file: Option<PathBuf>,
 }
 
 /// Logging.

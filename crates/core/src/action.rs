@@ -13,6 +13,7 @@ use crate::input;
 use crate::policy::{ActionPolicy, check_count};
 use crate::reject::Reject;
 use crate::resources::Resources;
+use crate::secret::{EnvValue, check_secret_name};
 
 pub(crate) use retry::MAX_ATTEMPTS;
 
@@ -158,9 +159,10 @@ pub struct ActionSpec {
     /// How often it may be tried in all: `policy.retry.max_attempts` where that is not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_attempts: Option<u32>,
-    /// Variables that its program sees beside those that the worker lets through.
+    /// Variables that its program sees beside those that the worker lets through: texts, and names of secrets that
+    /// the worker has.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub env: BTreeMap<String, String>,
+    pub env: BTreeMap<String, EnvValue>,
     /// What a run of it may take of its machine.
     #[serde(default, skip_serializing_if = "Resources::is_empty")]
     pub resources: Resources,
@@ -240,11 +242,14 @@ impl ActionSpec {
                     format!("`env` has a variable that no system can set: {key:?}"),
                 ));
             }
-            if value.contains('\0') {
+            if value.plain().is_some_and(|text| text.contains('\0')) {
                 return Err(Reject::field(
                     "env",
                     format!("`env`: the value of {key:?} contains a NUL character"),
                 ));
+            }
+            if let Some(Err(problem)) = value.secret_name().map(check_secret_name) {
+                return Err(Reject::field("env", format!("`env.{key}`: {problem}")));
             }
         }
         self.resources.check()?;
@@ -442,12 +447,13 @@ mod tests {
         let mut spec = ActionSpec::core_pack().remove(0);
         spec.description = "x".repeat(MAX_DEFINITION_BYTES - 100);
         assert_eq!(spec.check(), Ok(()));
-        spec.env.insert("PAD".to_owned(), "x".repeat(100));
+        spec.env.insert("PAD".to_owned(), "x".repeat(100).into());
         let reject = spec.check().unwrap_err();
         assert_eq!(reject.field.as_deref(), Some("description"));
         assert!(reject.message.contains("65536 together"), "{reject}");
         spec.description.clear();
-        spec.env.insert("PAD".to_owned(), "\n".repeat(33_000));
+        spec.env
+            .insert("PAD".to_owned(), "\n".repeat(33_000).into());
         let reject = spec.check().unwrap_err();
         assert_eq!(reject.field.as_deref(), Some("env"), "as it is stored");
     }

@@ -24,6 +24,7 @@ pub mod promise;
 pub mod refusal;
 pub mod reject;
 pub mod resources;
+pub mod secret;
 pub mod source;
 pub mod span;
 pub mod stats;
@@ -58,6 +59,7 @@ pub use promise::Promise;
 pub use refusal::Refusal;
 pub use reject::{Reject, RejectCode};
 pub use resources::{Cpu, Resources, Size};
+pub use secret::{EnvValue, Marks};
 /// JSON as it came, unread.
 pub use serde_json::value::RawValue;
 pub use source::Source;

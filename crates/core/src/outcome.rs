@@ -20,6 +20,8 @@ pub enum EndCode {
     OutOfMemory,
     /// Its program had more processes than it may.
     TooManyProcesses,
+    /// Its worker lacks a secret that it needs, or the key that opens one.
+    SecretUnavailable,
     /// It was refused.
     Rejected(RejectCode),
 }
@@ -34,6 +36,7 @@ impl EndCode {
             Self::Expired => "EXPIRED",
             Self::OutOfMemory => "OUT_OF_MEMORY",
             Self::TooManyProcesses => "TOO_MANY_PROCESSES",
+            Self::SecretUnavailable => "SECRET_UNAVAILABLE",
             Self::Rejected(code) => code.as_str(),
         }
     }
@@ -41,7 +44,11 @@ impl EndCode {
     /// The one of this name among those that the worker of a run says.
     #[must_use]
     pub fn of_run(name: &str) -> Option<Self> {
-        let said = [Self::OutOfMemory, Self::TooManyProcesses];
+        let said = [
+            Self::OutOfMemory,
+            Self::TooManyProcesses,
+            Self::SecretUnavailable,
+        ];
         said.into_iter().find(|code| code.as_str() == name)
     }
 }
@@ -59,7 +66,7 @@ impl<'de> Deserialize<'de> for EndCode {
         Self::of_run(&name).ok_or_else(|| {
             let shown: String = name.chars().take(64).collect();
             D::Error::custom(format!(
-                "{shown:?} is no code of a run; there are OUT_OF_MEMORY and TOO_MANY_PROCESSES"
+                "{shown:?} is no code of a run; there are OUT_OF_MEMORY, TOO_MANY_PROCESSES and SECRET_UNAVAILABLE"
             ))
         })
     }

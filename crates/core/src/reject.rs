@@ -103,6 +103,16 @@ impl Reject {
         }
     }
 
+    /// A text that begins like a sealed value, from somebody who cannot have one.
+    pub fn sealed(field: String) -> Self {
+        let words = format!(
+            "`{field}` begins with `{}`, with which only what Attune has sealed begins; send what is meant, or \
+             another text",
+            crate::secret::PREFIX
+        );
+        Self::field(field, words)
+    }
+
     /// A refusal of one field of the input.
     pub fn field(field: impl Into<String>, message: impl Into<String>) -> Self {
         Self {

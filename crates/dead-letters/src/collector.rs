@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use attune_bus::{Bus, BusError, Delivery, DeliveryTag, Settler, Subscriber, Subscription, Topic};
 use attune_runtime::{Backoff, LogPace, Meter, error_chain, in_task};
+use attune_secrets::Keyring;
 use attune_store::{DeadLetterStore, NewDeadLetter, StoreError};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -23,6 +24,8 @@ const BATCH_BYTES: usize = 4 << 20;
 pub struct CollectorOptions {
     /// The largest message that anybody reads, in bytes.
     pub max_message_bytes: usize,
+    /// Bodies are sealed with these.
+    pub secrets: Keyring,
 }
 
 /// A collector could not start, or had to stop without being asked to.
@@ -168,7 +171,8 @@ impl<S: DeadLetterStore + ?Sized + 'static> Collecting<S> {
         while let Some(delivery) = next {
             bytes += delivery.body.len();
             tags.push(delivery.tag);
-            let letter = row(&delivery, self.options.max_message_bytes);
+            let mut letter = row(&delivery, self.options.max_message_bytes);
+            letter.body = self.options.secrets.seal_message(letter.body);
             // One statement takes a message once; the last reason counts, as if they had come
             // one after the other.
             letters.retain(|other: &NewDeadLetter| other.message_id != letter.message_id);

@@ -7,6 +7,7 @@ use attune_executor::owner::{Call, Failure, Looked, Reply};
 use attune_executor::queue::Millis;
 use attune_executor::stored::Sets;
 use attune_runtime::error_chain;
+use attune_secrets::Keyring;
 use attune_store::{CommitError, PartitionStore, StoreError, StoredPolicies};
 use chrono::Utc;
 use tokio::time::Instant;
@@ -27,6 +28,8 @@ pub(crate) struct Calls {
     /// How long a lease holds without renewal, in milliseconds.
     pub(crate) ttl: Millis,
     pub(crate) measured: Measured,
+    /// What is kept of messages is sealed with these.
+    pub(crate) secrets: Keyring,
 }
 
 /// Where it is noted what calls tell of.
@@ -184,7 +187,7 @@ impl Calls {
                 }
             }
             Call::Commit(commit) => {
-                let batch = convert::batch(&commit.batch);
+                let batch = convert::batch(&commit.batch, &self.secrets);
                 // The owner takes what it decided back when it is stored.
                 drop(commit);
                 match store.commit(&batch).await {

@@ -19,6 +19,7 @@ use attune_executor::stored::{
 };
 use attune_executor::{Broken, Violation};
 use attune_messages::{encode, v1, v2};
+use attune_secrets::Keyring;
 use attune_store as store;
 use attune_store::audit::what;
 use chrono::{DateTime, Utc};
@@ -160,7 +161,7 @@ fn violation_audit(violation: &Violation) -> store::NewAudit {
 }
 
 /// A batch as the store takes it.
-pub(crate) fn batch(batch: &Batch) -> store::Batch {
+pub(crate) fn batch(batch: &Batch, secrets: &Keyring) -> store::Batch {
     let totals = batch.totals.iter();
     let totals = totals.map(|(_, id, totals)| (*id, *totals));
     let instant = batch.instant.iter();
@@ -180,7 +181,11 @@ pub(crate) fn batch(batch: &Batch) -> store::Batch {
         totals: totals.collect::<Vec<(_, QueueTotals)>>(),
         meters: batch.meters.iter().map(meter).collect(),
         audit: batch.audit.iter().map(audit).collect(),
-        letters: batch.letters.iter().map(|(_, of)| letter(of)).collect(),
+        letters: batch
+            .letters
+            .iter()
+            .map(|(_, of)| letter(of, secrets))
+            .collect(),
     }
 }
 
@@ -227,7 +232,7 @@ pub(crate) fn stored_meter(row: store::MeterRow) -> StoredMeter {
 
 /// A letter as the collector would keep it, had it come as a message. The same submission is the
 /// same letter, however often it is asked for.
-fn letter(letter: &Letter) -> store::NewDeadLetter {
+fn letter(letter: &Letter, secrets: &Keyring) -> store::NewDeadLetter {
     let mut submission = Submission::clone(&letter.submission);
     submission.request_id = Some(letter.request_id);
     let key = format!("dead letter of {} {}", letter.request_id, letter.digest);
@@ -242,7 +247,7 @@ fn letter(letter: &Letter) -> store::NewDeadLetter {
         reason: letter.reject.to_string(),
         source: Topic::Enforcements.routing_key(),
         bytes: body.len() as u64,
-        body,
+        body: secrets.seal_message(body),
     }
 }
 

@@ -351,6 +351,7 @@ fn gone(code: Option<EndCode>, newcomer: Option<(ExecutionId, OrderRule)>) -> Op
         EndCode::Expired
         | EndCode::OutOfMemory
         | EndCode::TooManyProcesses
+        | EndCode::SecretUnavailable
         | EndCode::Rejected(_) => return None,
     };
     Some(Gone {

@@ -12,6 +12,7 @@ use attune_executor::{Counter, Owner, OwnerOptions, QueueConfig, QueuesView};
 use attune_record::Recorder;
 use attune_routing::Senders;
 use attune_runtime::{Gauge, Meter};
+use attune_secrets::Keyring;
 use attune_store::{PartitionStore, StoreError};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
@@ -74,6 +75,8 @@ pub struct ExecutorOptions {
     pub max_message_bytes: usize,
     /// Who may say what to it.
     pub senders: Senders,
+    /// What is secret is sealed with these.
+    pub secrets: Keyring,
     /// Where it records what it decides, if anybody wants to check it.
     pub recorder: Option<Recorder>,
     /// What its loops stamp.
@@ -245,6 +248,7 @@ pub async fn start(
             name: Arc::from(options.name.as_str()),
             ttl: span(options.lease_ttl),
             measured: measured.clone(),
+            secrets: options.secrets.clone(),
         },
         feed: Feed {
             bus: Arc::clone(&bus),
@@ -374,5 +378,6 @@ fn owner_options(options: &ExecutorOptions, id: OwnerId) -> OwnerOptions {
         slice_rows: SLICE_ROWS,
         operation_rows: OPERATION_ROWS,
         keep_log: options.recorder.is_some(),
+        secrets: options.secrets.clone(),
     }
 }

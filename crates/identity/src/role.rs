@@ -34,6 +34,8 @@ pub enum Permission {
     Keys,
     /// Read the metrics.
     Metrics,
+    /// See what is secret in parameters.
+    Secrets,
 }
 
 impl Permission {
@@ -53,6 +55,7 @@ impl Permission {
             Self::Administer => "administer",
             Self::Keys => "keys",
             Self::Metrics => "metrics",
+            Self::Secrets => "secrets",
         }
     }
 }
@@ -125,6 +128,7 @@ impl Role {
                 P::Administer,
                 P::Keys,
                 P::Metrics,
+                P::Secrets,
             ],
         }
     }

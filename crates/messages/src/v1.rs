@@ -227,7 +227,8 @@ pub struct Completion {
     /// Why it did not succeed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Why its worker has ended it, for programs: `OUT_OF_MEMORY` or `TOO_MANY_PROCESSES`.
+    /// Why its worker has ended it or did not begin it, for programs: `OUT_OF_MEMORY`, `TOO_MANY_PROCESSES` or
+    /// `SECRET_UNAVAILABLE`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<EndCode>,
     /// The exit code of its program.

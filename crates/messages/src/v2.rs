@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use attune_core::{
-    ActionId, Attempt, Epoch, ExecutionId, OwnerId, PartitionId, Resources, Run, WorkerId, or_null,
+    ActionId, Attempt, EnvValue, Epoch, ExecutionId, OwnerId, PartitionId, Resources, Run,
+    WorkerId, or_null,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -46,15 +47,15 @@ pub struct Grant {
     pub action_id: ActionId,
     /// The action's ref.
     pub action_ref: String,
-    /// What it is given.
+    /// What it is given; what is secret is sealed.
     pub parameters: Box<RawValue>,
     /// What to run.
     pub run: Run,
     /// How long it may run, in seconds.
     pub timeout_seconds: u32,
-    /// Variables its program sees.
+    /// Variables its program sees; what is secret is named.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub env: BTreeMap<String, String>,
+    pub env: BTreeMap<String, EnvValue>,
     /// What it may take of its machine; what is not said is the worker's to say.
     #[serde(default, skip_serializing_if = "Resources::is_empty")]
     pub resources: Resources,

@@ -1,6 +1,7 @@
 //! Rule firings: checked, named, and sent to the owners of their actions' partitions, in the order
 //! in which they arrived. A firing that is routed twice is accepted once, by its request id.
 
+use attune_core::secret::find_sealed;
 use attune_core::{PartitionId, Reject, RequestId, Submission};
 use attune_messages::v1::{EnforcementCreated, OnReject, Submit};
 use attune_messages::{decode, message_bytes};
@@ -78,6 +79,7 @@ impl Firings {
 
     fn judge(&self, submission: Submission, sender: Sender<'_>, max_bytes: usize) -> Item<()> {
         let checked = submission.check();
+        let checked = checked.and_then(|()| refuse_sealed(&submission));
         let checked = checked.and_then(|()| self.names_itself(&submission, sender));
         if let Err(reject) = checked {
             let (item, reason) = (raw(&submission), reject.to_string());
@@ -114,6 +116,15 @@ impl Firings {
             note: (),
             changed: false,
         }
+    }
+}
+
+/// What looks sealed is written by Attune alone: a sealed value of somebody else could be brought by that to
+/// where it is told.
+fn refuse_sealed(submission: &Submission) -> Result<(), Reject> {
+    match find_sealed("parameters", submission.parameters.get()) {
+        None => Ok(()),
+        Some(field) => Err(Reject::sealed(field)),
     }
 }
 

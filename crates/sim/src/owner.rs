@@ -195,6 +195,7 @@ fn machine(id: OwnerId, plan: &Plan) -> Machine {
             interval: RECONCILE_EVERY,
         },
         keep_log: true,
+        secrets: Default::default(),
     })
 }
 

@@ -12,7 +12,7 @@ pub async fn an_action_is_created_changed_and_kept(store: Arc<dyn Store>) {
     let mut wanted = spec(&ref_in(3, "a"));
     wanted.description = "Größe – 漢字 🦀 'quoted'".to_owned();
     wanted.parameters = Some(serde_json::json!({"type": "object", "maximum": 1.5}));
-    wanted.env.insert("KEY".to_owned(), "v=1".to_owned());
+    wanted.env.insert("KEY".to_owned(), "v=1".into());
     let first = apply(&store, &wanted, "ada").await;
     assert_eq!((first.created, first.changed), (true, true));
     assert_eq!(first.action.version, 1);

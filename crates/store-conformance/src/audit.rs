@@ -164,7 +164,7 @@ pub async fn what_somebody_applies_is_written_down(store: Arc<dyn Store>) {
     let own = world.action(0, "a").await;
     assert_eq!(store.audit_log(None, 10).await.unwrap(), []);
     let mut spec = own.spec.clone();
-    spec.env.insert("TOKEN".to_owned(), "canary-7".to_owned());
+    spec.env.insert("TOKEN".to_owned(), "canary-7".into());
     for _ in 0..2 {
         let under = store.policy_mark().await.unwrap().set_version;
         let applied = store

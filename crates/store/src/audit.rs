@@ -41,6 +41,8 @@ pub mod what {
     pub const ACTION_APPLY: &str = "action.apply";
     /// Somebody asked for an execution to be ended; the target is its id.
     pub const CANCEL: &str = "execution.cancel";
+    /// Somebody is about to be shown what is secret in the parameters of an execution; the target is its id.
+    pub const SECRET_READ: &str = "secret.read";
     /// Somebody asked for an execution that has ended to be run again; the target is its id.
     pub const RESUBMIT: &str = "execution.resubmit";
     /// Keys that are not good were shown; the target is the address, told at most once a minute for each.

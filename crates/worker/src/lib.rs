@@ -43,6 +43,6 @@ pub use containment::{Containment, SandboxMode, close_to_others};
 pub use counters::WorkerCounters;
 pub use error::WorkerError;
 pub use launch::{Account, launch};
-pub use options::{HttpOptions, WorkerOptions};
+pub use options::{HttpOptions, SecretOptions, WorkerOptions};
 pub use runner::run_http;
 pub use worker::{Worker, WorkerHandle};

@@ -1,10 +1,11 @@
 //! What a worker is told when it starts.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use attune_runtime::Progress;
+use attune_secrets::Keyring;
 
 use crate::containment::Containment;
 
@@ -39,6 +40,8 @@ pub struct WorkerOptions {
     pub env_allow: Vec<String>,
     /// What keeps runs from what is not theirs.
     pub containment: Containment,
+    /// Where it has the secrets that runs need.
+    pub secrets: SecretOptions,
     /// Bounds of `core.http.get`.
     pub http: HttpOptions,
     /// The command that fetches for `core.http.get`: a program that calls
@@ -57,6 +60,34 @@ pub struct WorkerOptions {
     pub start_patience: Duration,
     /// Stamped in every round of the worker's loop.
     pub progress: Progress,
+}
+
+/// Where a worker has the secrets that runs need.
+#[derive(Debug, Clone)]
+pub struct SecretOptions {
+    /// What is sealed in parameters is opened with these.
+    pub keys: Keyring,
+    /// The folder of files by the names of secrets.
+    pub dir: Option<PathBuf>,
+    /// The folder of what systemd hands the process; secrets there have `secret.` before their names, since what
+    /// the process itself needs is there too.
+    pub credentials: Option<PathBuf>,
+    /// Reads such a file.
+    ///
+    /// # Errors
+    /// Words, where it cannot be read or may not be used.
+    pub read: fn(&Path) -> Result<String, String>,
+}
+
+impl Default for SecretOptions {
+    fn default() -> Self {
+        Self {
+            keys: Keyring::default(),
+            dir: None,
+            credentials: None,
+            read: |path| std::fs::read_to_string(path).map_err(|error| error.to_string()),
+        }
+    }
 }
 
 /// Bounds of `core.http.get`.
@@ -98,6 +129,7 @@ impl Default for WorkerOptions {
                 .map(str::to_owned)
                 .into(),
             containment: Containment::default(),
+            secrets: SecretOptions::default(),
             http: HttpOptions::default(),
             fetch: Vec::new(),
             max_message_bytes: 1024 * 1024,

@@ -112,6 +112,7 @@ fn takes(schema: &Value) -> String {
             let of = &schema["additionalProperties"];
             match of["type"].as_str() {
                 Some("integer") => "object of whole numbers".to_owned(),
+                None => "object of texts, or of `{secret: NAME}`".to_owned(),
                 _ => format!("object of {}s", takes(of)),
             }
         }

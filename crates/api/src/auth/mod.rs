@@ -224,7 +224,7 @@ impl Caller {
     }
 
     /// Refuses what none of these permissions allows.
-    fn needs(&self, any: &[Permission]) -> Result<(), ApiError> {
+    pub(crate) fn needs(&self, any: &[Permission]) -> Result<(), ApiError> {
         if any.iter().any(|it| self.principal.may(*it)) {
             return Ok(());
         }

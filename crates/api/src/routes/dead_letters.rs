@@ -19,6 +19,7 @@ use crate::answers::PageBudget;
 use crate::auth::Caller;
 use crate::body;
 use crate::error::ApiError;
+use crate::letters;
 use crate::query::{NoParams, Params};
 
 /// What a letter without its body is thought to need, in bytes.
@@ -104,7 +105,7 @@ async fn page(
         let row = match with_body {
             false => view(letter, None),
             true => match letters.find_dead_letter(letter.id).await? {
-                Some((letter, body)) => view(letter, Some(&body)),
+                Some((letter, body)) => view(letter, Some(letters::shown(app, body).await?)),
                 // It was removed just now.
                 None => view(letter, None),
             },
@@ -121,7 +122,7 @@ async fn page(
     })
 }
 
-fn view(letter: attune_store::DeadLetter, body: Option<&[u8]>) -> DeadLetter {
+fn view(letter: attune_store::DeadLetter, body: Option<String>) -> DeadLetter {
     DeadLetter {
         id: letter.id,
         message_id: letter.message_id,
@@ -133,7 +134,7 @@ fn view(letter: attune_store::DeadLetter, body: Option<&[u8]>) -> DeadLetter {
         received_at: letter.received_at,
         requeued_at: letter.requeued_at,
         requeued_by: letter.requeued_by,
-        body: body.map(|bytes| String::from_utf8_lossy(bytes).into_owned()),
+        body,
     }
 }
 
@@ -155,7 +156,8 @@ pub(crate) async fn show(
     let memory = app.memory.reserve(SHOWN_BYTES).await?;
     let found = app.ports.letters.find_dead_letter(id).await?;
     let (letter, body) = found.ok_or_else(|| no_letter(id))?;
-    Ok(memory.json(&view(letter, Some(&body))))
+    let body = letters::shown(&app, body).await?;
+    Ok(memory.json(&view(letter, Some(body))))
 }
 
 /// Puts a dead letter back.
@@ -215,7 +217,9 @@ async fn put_letter_back(
     let id = requeue.id;
     let _memory = app.memory.reserve(SHOWN_BYTES).await?;
     let found = app.ports.letters.find_dead_letter(id).await?;
-    let (letter, body) = found.ok_or_else(|| no_letter(id))?;
+    let (mut letter, body) = found.ok_or_else(|| no_letter(id))?;
+    let body = letters::open(app, body)?;
+    letter.truncated = letter.bytes > body.len() as u64;
     if let Some(at) = letter.requeued_at {
         let by = letter.requeued_by.unwrap_or_default();
         let at = at.to_rfc3339_opts(chrono::SecondsFormat::Micros, true);
@@ -230,7 +234,8 @@ async fn put_letter_back(
         return Err(conflict("CONFLICT", message));
     }
     requeue.arrivals = letter.arrivals;
-    let message = of_here(app, put_back(&letter, body)?)?;
+    let message = letters::unsealed(app, put_back(&letter, body)?)?;
+    let message = of_here(app, message)?;
     if !app.ports.letters.begin_requeue(&requeue).await? {
         return Err(conflict(
             "CONFLICT",

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use attune_api_types::{Cancelled, Execution, ExecutionList};
 use attune_commands::ClientError;
+use attune_core::secret::masked;
 use attune_core::{ActionRef, ExecutionId, Reject, RejectCode, RequestId};
 use attune_identity::Permission;
 use attune_store::audit::what;
@@ -15,6 +16,8 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::{StatusCode, Uri};
 use axum::response::Response;
+use serde_json::Value;
+use serde_json::value::to_raw_value;
 use tracing::warn;
 
 use super::App;
@@ -42,21 +45,71 @@ const LONG_ROWS: u32 = 8;
 /// One execution.
 #[utoipa::path(
     get, path = "/executions/{id}", tag = "executions", operation_id = "show_execution",
-    params(("id" = i64, Path, minimum = 1, description = "The execution.")),
+    params(
+        ("id" = i64, Path, minimum = 1, description = "The execution."),
+        ("show_secrets" = Option<bool>, Query, description = "`true` shows what is secret in its \
+            parameters, in place of `********`. Needs the permission `secrets`; that it was asked \
+            is written into the audit log first."),
+    ),
     responses((status = 200, description = "The execution, whole.", body = Execution))
 )]
 pub(crate) async fn show(
     State(app): State<App>,
     caller: Caller,
-    _none: NoParams,
+    uri: Uri,
     path: Result<Path<String>, PathRejection>,
 ) -> Result<Response, ApiError> {
     let id = id_of(path)?;
+    let mut params = Params::of(&uri)?;
+    let shows_secrets: bool = params.parse("show_secrets")?.unwrap_or_default();
+    params.end("show_secrets")?;
+    if shows_secrets {
+        caller.needs(&[Permission::Secrets])?;
+    }
     let memory = app.memory.reserve(SHOWN_BYTES).await?;
     let record = app.ports.executions.find_execution(id).await?;
     let record = record.filter(|it| caller.sees(it.requested_by.as_deref()));
-    let record = record.ok_or_else(|| ApiError::no_execution(id))?;
+    let mut record = record.ok_or_else(|| ApiError::no_execution(id))?;
+    if shows_secrets {
+        record.parameters = revealed(&app, &caller, &record).await?;
+    } else {
+        mask(&app, &mut record).await?;
+    }
     Ok(memory.json(&view(record, Bodies::ALL)))
+}
+
+/// The parameters of an execution with what is secret in them, once it is written down that somebody saw it.
+async fn revealed(app: &App, caller: &Caller, record: &ExecutionRecord) -> Result<Value, ApiError> {
+    let entry = NewAudit {
+        request_id: RequestId::fresh(),
+        who: caller.principal().name().to_owned(),
+        what: what::SECRET_READ,
+        target: record.id.to_string(),
+        reason: None,
+        before: None,
+        after: None,
+    };
+    app.ports.audit.note_audit(&entry).await?;
+    let unreadable = |error: String| ApiError::field("show_secrets", error);
+    let stored = to_raw_value(&record.parameters);
+    let stored = stored.map_err(|error| unreadable(error.to_string()))?;
+    let opened = app.options.secrets.open(&record.action_ref, &stored);
+    let opened = opened.map_err(|error| unreadable(error.to_string()))?;
+    let Some(opened) = opened else {
+        return Ok(record.parameters.clone());
+    };
+    serde_json::from_str(opened.parameters.get()).map_err(|error| unreadable(error.to_string()))
+}
+
+/// Hides what is secret in the parameters: what was when it was asked for, and what the action's schema marks now.
+async fn mask(app: &App, record: &mut ExecutionRecord) -> Result<(), ApiError> {
+    let known = match record.action_ref.parse() {
+        Ok(action_ref) => app.catalog.find(&action_ref, app.check_deadline()).await?,
+        Err(_) => None,
+    };
+    let marks = known.as_ref().and_then(|known| known.marks());
+    record.parameters = masked(std::mem::take(&mut record.parameters), marks);
+    Ok(())
 }
 
 /// Executions by filter, the newest first, in pages.
@@ -139,11 +192,14 @@ async fn page(
             .executions
             .list_executions(&filter, after, step.min(missing))
             .await?;
-        for record in part.executions {
+        for mut record in part.executions {
             let place = Cursor {
                 created: record.created,
                 id: record.id,
             };
+            if filter.bodies.parameters {
+                mask(&app, &mut record).await?;
+            }
             let row = view(record, filter.bodies);
             if !budget.takes(&row) {
                 // The page ends with the row before, which `after` still names.

@@ -76,6 +76,10 @@ pub(crate) async fn resubmit(
     let parameters = app.ports.executions.find_parameters(id).await?;
     let parameters = parameters.ok_or_else(|| ApiError::no_execution(id))?;
     let parameters = RawValue::from_string(parameters).map_err(|_| unreadable(id))?;
+    // It is checked, and sealed with the key of today, as if it came from a client.
+    let opened = app.options.secrets.open(&record.action_ref, &parameters);
+    let opened = opened.map_err(|error| ApiError::field("id", error.to_string()))?;
+    let parameters = opened.map_or(parameters, |opened| opened.parameters);
     let submission = again(record, parameters, named.stored);
     let answer = submit_one(app.clone(), &caller, named, submission).await;
     drop(memory);

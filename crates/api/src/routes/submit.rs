@@ -2,6 +2,7 @@
 
 use attune_api_types::words;
 use attune_commands::ClientError;
+use attune_core::secret::find_sealed;
 use attune_core::{ActionRef, Reject, RequestId, Submission, WaitBound};
 use attune_messages::v1::Accepted;
 use attune_record::{Record, Recorder, now_ns};
@@ -77,9 +78,9 @@ pub(super) async fn submit_one(
     app: App,
     caller: &Caller,
     named: Named,
-    submission: Submission,
+    mut submission: Submission,
 ) -> Result<Response, ApiError> {
-    prepare(&app, &submission, named, app.check_deadline()).await?;
+    prepare(&app, &mut submission, named, app.check_deadline()).await?;
     let mut answers = send(app, caller, vec![(named, submission)])
         .await?
         .into_iter();
@@ -167,7 +168,7 @@ async fn prepare_item(
 ) -> Result<(Named, Submission), ApiError> {
     let mut submission: Submission = body::parse(item.get().as_bytes())?;
     let named = own(caller, &mut submission, key)?;
-    prepare(app, &submission, named, deadline).await?;
+    prepare(app, &mut submission, named, deadline).await?;
     Ok((named, submission))
 }
 
@@ -246,10 +247,11 @@ fn name_request(
     Ok(request_id)
 }
 
-/// Refuses what the owner would refuse, with the parameters checked against the action's schema.
+/// Refuses what the owner would refuse, with the parameters checked against the action's schema, and seals what is
+/// secret in them.
 async fn prepare(
     app: &App,
-    submission: &Submission,
+    submission: &mut Submission,
     named: Named,
     deadline: Instant,
 ) -> Result<(), ApiError> {
@@ -261,8 +263,11 @@ async fn prepare(
     refused
 }
 
-async fn check(app: &App, submission: &Submission, deadline: Instant) -> Result<(), ApiError> {
+async fn check(app: &App, submission: &mut Submission, deadline: Instant) -> Result<(), ApiError> {
     submission.check()?;
+    if let Some(field) = find_sealed("parameters", submission.parameters.get()) {
+        return Err(Reject::sealed(field).into());
+    }
     let action_ref: ActionRef = submission
         .action_ref
         .parse()
@@ -270,7 +275,8 @@ async fn check(app: &App, submission: &Submission, deadline: Instant) -> Result<
     let Some(known) = app.catalog.find(&action_ref, deadline).await? else {
         return Err(Reject::unknown_action(action_ref.as_str()).into());
     };
-    known.check(submission, &app.aside, deadline).await
+    known.check(submission, &app.aside, deadline).await?;
+    known.seal(&app.options.secrets, submission)
 }
 
 /// Sends submissions to their owners in a task of its own: a client that goes away while some of

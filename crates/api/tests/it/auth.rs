@@ -232,7 +232,7 @@ async fn requests_are_of_whoever_names_them() {
 async fn who_only_submits_sees_only_its_own() {
     let api = api();
     api.fake.add_action("core.echo", |spec| {
-        spec.env.insert("TOKEN".to_owned(), "secret".to_owned());
+        spec.env.insert("TOKEN".to_owned(), "secret".into());
     });
     let ann = api.fake.add_key("ann", Grants::new([Role::Submitter]));
     let viewer = api.fake.add_key("eve", Grants::new([Role::Viewer]));

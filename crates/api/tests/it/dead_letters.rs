@@ -82,7 +82,7 @@ fn waiting<'a>(
 }
 
 /// Keeps a letter, and gives its id.
-fn keep(api: &Api, source: &str, body: impl Into<Vec<u8>>) -> i64 {
+pub(crate) fn keep(api: &Api, source: &str, body: impl Into<Vec<u8>>) -> i64 {
     let body = body.into();
     api.fake.with(|state| {
         let id = i64::try_from(state.letters.len()).unwrap() + 1;
@@ -103,7 +103,7 @@ fn keep(api: &Api, source: &str, body: impl Into<Vec<u8>>) -> i64 {
     })
 }
 
-fn message(kind: &str, payload: &Value) -> Vec<u8> {
+pub(crate) fn message(kind: &str, payload: &Value) -> Vec<u8> {
     let message = json!({
         "message_id": Uuid::from_u128(7), "message_type": kind, "version": 1,
         "timestamp": "2026-01-02T03:04:05Z", "payload": payload,
@@ -115,13 +115,13 @@ fn firing() -> Vec<u8> {
     message("enforcement.created", &json!({"action_ref": "core.echo"}))
 }
 
-async fn requeue(api: &Api, id: i64) -> Answer {
+pub(crate) async fn requeue(api: &Api, id: i64) -> Answer {
     let body = r#"{"reason":"mended","who":"ann"}"#;
     api.post(&format!("/api/v1/dead-letters/{id}/requeue"), body)
         .await
 }
 
-async fn listen(api: &Api, topic: Topic) -> Subscriber {
+pub(crate) async fn listen(api: &Api, topic: Topic) -> Subscriber {
     let bus = api.fake.with(|state| state.bus.clone());
     let prefetch = 10;
     bus.subscribe(Subscription { topic, prefetch })

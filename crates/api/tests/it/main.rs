@@ -31,6 +31,7 @@ mod recording;
 mod reference;
 mod refusals;
 mod schemas;
+mod secrets;
 mod server;
 mod submit;
 mod worker;

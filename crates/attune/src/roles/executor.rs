@@ -53,6 +53,7 @@ pub(super) async fn start_executor(
         stats_interval: settings.stats.publish_interval(),
         max_message_bytes: settings.broker.max_message_bytes,
         senders: senders(settings, "executor")?,
+        secrets: crate::secrets::keyring(settings)?,
         recorder,
         progress: progress(settings, health),
     };

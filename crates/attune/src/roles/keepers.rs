@@ -95,6 +95,7 @@ async fn start_collector(
 ) -> anyhow::Result<()> {
     let options = CollectorOptions {
         max_message_bytes: settings.broker.max_message_bytes,
+        secrets: crate::secrets::keyring(settings)?,
     };
     let starting = retry_until_ready("the dead letters", shutdown, || async {
         let (bus, store) = (parts.bus.clone(), parts.store.clone());

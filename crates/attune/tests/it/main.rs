@@ -58,6 +58,7 @@ mod restarts;
 mod resubmits;
 mod retries;
 mod runs;
+mod secrets;
 mod stranger;
 mod support;
 mod takeovers;

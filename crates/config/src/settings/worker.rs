@@ -34,6 +34,8 @@ pub struct WorkerSettings {
     pub http: WorkerHttpSettings,
     /// The worker's own variables that a run may see.
     pub env_allow: Vec<String>,
+    /// The folder of the secrets that the variables of actions may name.
+    pub secrets_dir: Option<PathBuf>,
     /// Whether the variables of an action may be such as choose the code that runs.
     pub env_unsafe: bool,
     /// What this worker does itself.

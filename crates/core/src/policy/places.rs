@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use super::path::{InSchema, MAX_VALUE_BYTES, Path};
 use crate::reject::Reject;
+use crate::secret::Marks;
 
 /// Checks that what stands at a place is stored with an execution: it may have to be read again.
 pub(super) fn check_stored(field: &str, path: &Path) -> Result<(), Reject> {
@@ -26,6 +27,13 @@ pub(super) fn check_path(
             format!("`{field}` names a place by more than {most} bytes; take a shorter name");
         return Err(Reject::field(field, words));
     }
+    if is_secret(path, parameters) {
+        let words = format!(
+            "`{field}` names `{path}`, which the schema of the action's parameters marks as secret: what policies \
+             go by is shown; name another place"
+        );
+        return Err(Reject::field(field, words));
+    }
     if parameters.is_none_or(|schema| path.schema(schema) != InSchema::Absent) {
         return Ok(());
     }
@@ -34,6 +42,15 @@ pub(super) fn check_path(
          that it has, or add it to `parameters.properties`"
     );
     Err(Reject::field(field, words))
+}
+
+/// Whether what stands at a place is secret, or is in something that is.
+fn is_secret(path: &Path, parameters: Option<&Value>) -> bool {
+    let Path::Parameter(parts) = path else {
+        return false;
+    };
+    let marks = parameters.and_then(Marks::of);
+    marks.is_some_and(|marks| marks.covers(parts.iter().map(AsRef::as_ref)))
 }
 
 /// As [`check_path`], where executions are told apart by what stands there.
@@ -59,6 +76,29 @@ pub(super) fn check_key(
 mod tests {
     use super::*;
     use crate::policy::ActionPolicy;
+
+    #[test]
+    fn nothing_goes_by_what_is_secret() {
+        let schema = serde_json::json!({"properties": {"n": {"writeOnly": true}, "m": {}}});
+        for policy in [
+            r#"{"concurrency": {"limit": 5, "cost": {"path": "parameters.n", "max": 4}}}"#,
+            r#"{"concurrency": {"group_by": ["parameters.n"], "group_limit": 1}}"#,
+            r#"{"rate_limit": {"max_executions": 1, "window_seconds": 1, "by": ["parameters.n"]}}"#,
+            r#"{"fairness": {"by": ["parameters.n"]}}"#,
+            r#"{"priority": {"rules": [{"when": {"parameters.n": 1}, "then": "low"}]}}"#,
+        ] {
+            let check = |text: &str| {
+                let policy: ActionPolicy = serde_json::from_str(text).unwrap();
+                policy.check(Some(&schema))
+            };
+            let reject = check(policy).unwrap_err();
+            assert!(reject.message.contains("secret"), "{reject}");
+            assert_eq!(
+                check(&policy.replace("parameters.n", "parameters.m")),
+                Ok(())
+            );
+        }
+    }
 
     #[test]
     fn a_default_that_nothing_can_go_by_is_refused() {

@@ -135,6 +135,7 @@ impl Rig {
 
 fn options() -> CollectorOptions {
     CollectorOptions {
+        secrets: attune_secrets::Keyring::default(),
         max_message_bytes: 100_000,
     }
 }

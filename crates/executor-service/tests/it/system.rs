@@ -79,6 +79,7 @@ impl System {
     pub(crate) fn options(name: &str) -> ExecutorOptions {
         ExecutorOptions {
             senders: Default::default(),
+            secrets: Default::default(),
             recorder: None,
             progress: Default::default(),
             name: name.to_owned(),

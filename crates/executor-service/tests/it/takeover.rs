@@ -48,6 +48,7 @@ async fn takeover(policies: bool) {
         let hour = Duration::from_secs(3600);
         let held = store.acquire(other, "other", &kept, hour).await.unwrap();
         let options = ExecutorOptions {
+            secrets: Default::default(),
             recorder: None,
             progress: Default::default(),
             name: "measured".to_owned(),

@@ -86,7 +86,8 @@ impl Owner {
         let roster = self.roster.clone();
         roster.lock().forget_partition(id);
         let mut partition = Partition::new(id, epoch, self.options.cluster, queues, roster)
-            .with_steps_of(self.options.step_items);
+            .with_steps_of(self.options.step_items)
+            .with_secrets(self.options.secrets.clone());
         if self.options.keep_log {
             partition.keep_log();
         }

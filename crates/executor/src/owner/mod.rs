@@ -5,8 +5,7 @@
 //! the same outputs. It is the only writer of the queues of a running system.
 //!
 //! - `keeper` keeps the leases: renews, takes its share; `leaving` hands partitions over, one or all of them.
-//! - `looks` watches the leases of the others, and says whose are over.
-//! - `cut_off` makes way for others when the bus cannot be reached.
+//! - `looks` watches the leases of the others, and says whose are over; `cut_off` makes way for them without a bus.
 //! - `loading` rebuilds the queues of partitions that were taken.
 //! - `rounds` gathers what was delivered, looks up, decides, commits.
 //! - `rewriting` writes again what the store refuses.
@@ -15,8 +14,7 @@
 //! - `links` tells the lives of workers, `reports` and `speakers` hear them, `silence` asks who says nothing.
 //! - `sweep` compares memory with the store, beside the rounds.
 //! - `following` reads what operators hold and the policy documents, and brings them to the partitions.
-//! - `grouping` reads by what executions are grouped, when that has changed.
-//! - `operating` carries bulk operations out, a page at a time.
+//! - `grouping` reads by what executions are grouped, when that has changed; `operating` carries bulk operations out, a page at a time.
 //! - `workers` watches the leases of the workers, and ends those that are over; `speakers` says whose word counts.
 
 mod again;
@@ -124,6 +122,8 @@ pub struct OwnerOptions {
     pub operation_rows: usize,
     /// Whether what is decided is logged.
     pub keep_log: bool,
+    /// What is secret is sealed with these.
+    pub secrets: attune_secrets::Keyring,
 }
 
 /// A partition that this owner holds.

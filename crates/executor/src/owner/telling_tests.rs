@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 
 use attune_core::OwnerId;
+use attune_secrets::Keyring;
 
 use super::*;
 use crate::owner::OwnerOptions;
@@ -30,6 +31,7 @@ fn owner() -> Owner {
         slice_rows: 2_000,
         operation_rows: 1_000,
         keep_log: false,
+        secrets: Keyring::default(),
     })
 }
 

@@ -37,6 +37,7 @@ use attune_core::{
     Action, ActionId, Attempt, ExecutionId, PartOfOperation, Priority, RequestGap, RequestId, Seq,
     Status, WorkerId,
 };
+use attune_secrets::Keyring;
 use links_tests::Sent;
 use std::sync::Arc;
 
@@ -144,6 +145,7 @@ impl World {
                 slice_rows: 2_000,
                 operation_rows: 1_000,
                 keep_log: false,
+                secrets: Keyring::default(),
             }),
             now: 1_000_000,
             store_ahead: 0,

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use attune_core::{Action, ActionId, Behaviour, Bug, DemandRule, PolicySet};
+use attune_core::{Action, ActionId, Behaviour, Bug, DemandRule, Marks, PolicySet};
 
 use super::{Effect, Partition};
 use crate::fact::Fact;
@@ -148,6 +148,10 @@ impl Partition {
         self.learn_quotas(&action);
         self.definition_bytes
             .insert(action.id, action.spec.dispatch_bytes());
+        match action.spec.parameters.as_ref().and_then(Marks::of) {
+            Some(marks) => drop(self.marks.insert(action.id, marks)),
+            None => drop(self.marks.remove(&action.id)),
+        }
         self.refs
             .insert(action.spec.action_ref.as_str().to_owned(), action.id);
         self.actions.insert(action.id, Arc::clone(&action));

@@ -33,9 +33,10 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use attune_core::{
-    Action, ActionId, Attempt, Behaviour, DemandRule, Epoch, ExecutionId, PartitionId, Pauses,
-    PolicySet, QueueStats, QueueTotals, RequestId, WorkerId,
+    Action, ActionId, Attempt, Behaviour, DemandRule, Epoch, ExecutionId, Marks, PartitionId,
+    Pauses, PolicySet, QueueStats, QueueTotals, RequestId, WorkerId,
 };
+use attune_secrets::Keyring;
 
 use crate::ById;
 use crate::detector::Detector;
@@ -101,6 +102,10 @@ pub struct Partition {
     /// How executions of an action demand its limits; nothing of those whose executions demand the same.
     demands: ById<ActionId, DemandRule>,
     refs: BTreeMap<String, ActionId>,
+    /// What the schemas of actions mark as secret; of those that mark something.
+    marks: ById<ActionId, Marks>,
+    /// What is marked and comes unsealed is sealed with these.
+    secrets: Keyring,
     /// What the quotas of each action have counted, if it has any.
     quotas: ById<ActionId, Vec<QuotaMeter>>,
     /// The actions for which something was counted that is not stored.
@@ -185,6 +190,8 @@ impl Partition {
             definition_bytes: ById::default(),
             demands: ById::default(),
             refs: BTreeMap::new(),
+            marks: ById::default(),
+            secrets: Keyring::default(),
             quotas: ById::default(),
             counting: BTreeSet::new(),
             index: BTreeMap::new(),
@@ -224,6 +231,13 @@ impl Partition {
     pub fn with_steps_of(mut self, items: usize) -> Self {
         self.step_items = items;
         self.room = Room::of(items, items);
+        self
+    }
+
+    /// Seals what is secret with these keys.
+    #[must_use]
+    pub fn with_secrets(mut self, secrets: Keyring) -> Self {
+        self.secrets = secrets;
         self
     }
 
@@ -502,6 +516,8 @@ mod pool_tests;
 mod reconcile_tests;
 #[cfg(test)]
 mod room_tests;
+#[cfg(test)]
+mod secret_tests;
 #[cfg(test)]
 mod test_events;
 #[cfg(test)]

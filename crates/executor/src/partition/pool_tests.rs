@@ -211,10 +211,7 @@ fn what_no_message_could_carry_is_not_accepted() {
 
     // The larger the definition, the less room is left.
     let mut larger = action(Some(1));
-    larger
-        .spec
-        .env
-        .insert("NAME".to_owned(), "value".to_owned());
+    larger.spec.env.insert("NAME".to_owned(), "value".into());
     world.step(Event::ActionKnown(Box::new(larger)));
     world.step(of_size(room, OnReject::Answer));
     assert_eq!(

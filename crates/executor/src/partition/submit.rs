@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use attune_core::secret::masked_text;
 use attune_core::{
-    Action, ActionId, ActionRef, Attempt, EndCode, ExecutionId, Outcome, PartitionId, Reject,
-    RejectCode, RequestId, Seq, Status, Submission,
+    Action, ActionId, ActionRef, Attempt, EndCode, ExecutionId, Outcome, PartitionId, RawValue,
+    Reject, RejectCode, RequestId, Seq, Status, Submission,
 };
 
 use super::{Accepted, Answer, ENVELOPE_BYTES, Effect, Letter, OnReject, Partition, Submit};
@@ -19,12 +20,13 @@ impl Partition {
     pub(super) fn submit(
         &mut self,
         now: Millis,
-        submit: Submit,
+        mut submit: Submit,
         known: Option<KnownRequest>,
         reply_to: Option<Arc<str>>,
         out: &mut Vec<Effect>,
     ) {
         let request_id = submit.request_id;
+        let sealed = self.seal(&mut submit);
         let known = self.accepted.get(&request_id).copied().or(known);
         if let Some(known) = known {
             let outcome = repeated(&known, submit.digest, out);
@@ -37,7 +39,7 @@ impl Partition {
             }
             return answer(reply_to, request_id, outcome, out);
         }
-        let mut outcome = self.accept(now, &submit, out);
+        let mut outcome = sealed.and_then(|()| self.accept(now, &submit, out));
         if let Err(reject) = &mut outcome {
             let action_id = self.refs.get(&submit.submission.action_ref).copied();
             let code = reject.code;
@@ -55,6 +57,33 @@ impl Partition {
             }
         }
         answer(reply_to, request_id, outcome, out);
+    }
+
+    /// Seals what is secret and comes unsealed, as in rule firings: nothing of it is written down, and what the
+    /// request is known by is what is stored.
+    fn seal(&self, submit: &mut Submit) -> Result<(), Reject> {
+        let submission = &submit.submission;
+        let marks = self.refs.get(&submission.action_ref);
+        let Some(marks) = marks.and_then(|id| self.marks.get(id)) else {
+            return Ok(());
+        };
+        let (parameters, outcome) = {
+            let plain = &submission.parameters;
+            match self.secrets.seal(&submission.action_ref, marks, plain) {
+                Ok(None) => return Ok(()),
+                Ok(Some(sealed)) => (sealed, Ok(())),
+                Err(reject) => {
+                    let hidden = masked_text(plain.get(), Some(marks));
+                    (
+                        RawValue::from_string(hidden).unwrap_or_default(),
+                        Err(reject),
+                    )
+                }
+            }
+        };
+        Arc::make_mut(&mut submit.submission).parameters = parameters;
+        submit.digest = submit.submission.digest();
+        outcome
     }
 
     /// Checks what can be checked without a place in the order.

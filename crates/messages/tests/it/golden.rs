@@ -87,7 +87,7 @@ fn golden_values_arrive_in_their_fields() {
     let sync: Vec<_> = first.sync.iter().flatten().map(|key| key.pair()).collect();
     assert_eq!(sync, [(first.cancel[0].execution_id, Attempt(1))]);
     assert_eq!(first.settled.len(), 1);
-    assert_eq!(first.grants[0].env["BILLING_STAGE"], "test");
+    assert_eq!(first.grants[0].env["BILLING_STAGE"], "test".into());
     assert_eq!(first.grants[0].key().1, Attempt(2));
     // One that holds nothing is not one that says nothing about it.
     assert_eq!(sections[1].sync.as_deref(), Some(&[][..]));

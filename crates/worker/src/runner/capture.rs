@@ -1,5 +1,6 @@
 //! Keeps the beginning of what a program writes, as text that can be stored.
 
+use attune_secrets::{Scrub, Secrets};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 /// What was read of a stream, up to a bound; the rest is counted only.
@@ -10,6 +11,8 @@ pub(crate) struct Capture {
     total: u64,
     /// Bytes of text kept, at most.
     max: usize,
+    /// Takes out what may not leave this worker, before anything is kept.
+    scrub: Scrub,
 }
 
 /// Text that can be stored: no invalid UTF-8, no NUL characters, at most the bound.
@@ -24,16 +27,23 @@ pub(crate) struct Text {
 const CHUNK: usize = 16 * 1024;
 
 impl Capture {
-    pub(crate) fn new(max: usize) -> Self {
+    pub(crate) fn new(max: usize, secrets: &Secrets) -> Self {
         Self {
             kept: Vec::new(),
             total: 0,
             max,
+            scrub: Scrub::new(secrets.clone()),
         }
     }
 
     /// Adds what was read.
     pub(crate) fn add(&mut self, bytes: &[u8]) {
+        let mut passed = Vec::with_capacity(bytes.len());
+        self.scrub.take(bytes, &mut passed);
+        self.keep(&passed);
+    }
+
+    fn keep(&mut self, bytes: &[u8]) {
         let fits = bytes.len().min(self.max - self.kept.len());
         self.kept.extend_from_slice(&bytes[..fits]);
         self.total += bytes.len() as u64;
@@ -55,7 +65,10 @@ impl Capture {
 
     /// What was kept, as text. What is not UTF-8 and NUL characters (PostgreSQL cannot store
     /// them) become U+FFFD, which is longer; the bound holds for the text as well.
-    pub(crate) fn into_text(self) -> Text {
+    pub(crate) fn into_text(mut self) -> Text {
+        let mut last = Vec::new();
+        self.scrub.end(&mut last);
+        self.keep(&last);
         let mut text = String::with_capacity(self.kept.len());
         let used = fill(&mut text, &self.kept, self.max, self.is_over());
         Text {
@@ -119,7 +132,7 @@ mod tests {
     use super::*;
 
     fn check(max: usize, written: &[u8], expected: &str) {
-        let mut capture = Capture::new(max);
+        let mut capture = Capture::new(max, &Secrets::default());
         // In pieces, as a pipe delivers them.
         for piece in written.chunks(3) {
             capture.add(piece);

@@ -9,6 +9,7 @@ use std::io::{self, Read as _, Write as _};
 
 use attune_core::{Outcome, Status};
 use attune_messages::v2::Grant;
+use attune_secrets::Secrets;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -52,12 +53,12 @@ impl Fetches {
         }
     }
 
-    pub(super) async fn run(&self, request: &Grant, bounds: Bounds) -> Ended {
+    pub(super) async fn run(&self, given: (&Grant, &Secrets), bounds: Bounds) -> Ended {
         if self.command.is_empty() {
             let words = "this worker was started without a program for core.http.get";
             return Ended::Outcome(Outcome::failed(words));
         }
-        match self.programs.run(&self.command, request, bounds).await {
+        match self.programs.run(&self.command, given, bounds).await {
             Ended::Outcome(outcome) => Ended::Outcome(told(outcome)),
             ended => ended,
         }

@@ -16,6 +16,7 @@ use std::time::Duration;
 use attune_core::Outcome;
 use attune_core::input::json_prefix;
 use attune_core::network::is_public;
+use attune_secrets::Secrets;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue, LOCATION};
 use reqwest::redirect::Policy;
@@ -136,7 +137,7 @@ impl HttpGet {
                 Some((*name, value.into_owned()))
             })
             .collect();
-        let mut body = Capture::new(self.max_body_bytes);
+        let mut body = Capture::new(self.max_body_bytes, &Secrets::default());
         while !body.is_over()
             && let Some(chunk) = response.chunk().await.map_err(words)?
         {

@@ -12,7 +12,10 @@ mod process;
 mod program;
 mod room;
 mod start;
+mod vault;
 
+#[cfg(test)]
+mod secret_tests;
 #[cfg(test)]
 mod tests;
 
@@ -21,6 +24,7 @@ use std::time::Duration;
 
 use attune_core::{Builtin, Outcome, Run, Status, WorkerId};
 use attune_messages::v2::Grant;
+use attune_secrets::Secrets;
 use serde::Deserialize;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -32,6 +36,7 @@ use fetch::Fetches;
 use http::Get;
 use limits::Exceeded;
 use program::Programs;
+use vault::Vault;
 
 pub use fetch::run_http;
 pub(crate) use room::{PARAMETERS, Room};
@@ -160,6 +165,7 @@ pub(crate) struct Runner {
     containment: Containment,
     programs: Programs,
     fetches: Fetches,
+    vault: Vault,
 }
 
 impl Runner {
@@ -168,6 +174,7 @@ impl Runner {
         Self {
             containment: options.containment.clone(),
             fetches: Fetches::new(options, &programs),
+            vault: Vault::new(&options.secrets),
             programs,
         }
     }
@@ -189,14 +196,16 @@ impl Runner {
         {
             return Some(Outcome::failed(why));
         }
-        match &request.run {
-            Run::Builtin(Builtin::Noop) => Some(Outcome::succeeded(None)),
-            Run::Builtin(Builtin::Echo) => {
-                Some(Outcome::succeeded(Some(request.parameters.clone())))
-            }
-            Run::Builtin(Builtin::Fail) => Some(fail(request)),
-            _ => None,
-        }
+        let outcome: fn(&Grant) -> Outcome = match &request.run {
+            Run::Builtin(Builtin::Noop) => return Some(Outcome::succeeded(None)),
+            Run::Builtin(Builtin::Echo) => echo,
+            Run::Builtin(Builtin::Fail) => fail,
+            _ => return None,
+        };
+        Some(match self.vault.open(request) {
+            Ok((request, secrets)) => secrets.hide_outcome(outcome(&request)),
+            Err(missing) => missing,
+        })
     }
 
     /// Runs to the end, whatever ends it; nothing of the run is left when this returns.
@@ -218,14 +227,27 @@ impl Runner {
             timeout,
             deadline: Instant::now() + timeout,
         };
+        let (request, secrets) = match self.vault.open_all(request).await {
+            Ok((request, secrets)) => (request, secrets),
+            Err(missing) => return Ended::Outcome(missing),
+        };
+        match self.run_opened((&request, &secrets), bounds).await {
+            Ended::Outcome(outcome) => Ended::Outcome(secrets.hide_outcome(outcome)),
+            ended => ended,
+        }
+    }
+
+    /// Runs what was opened. Its outcome may have secrets in it, but for what its program has written.
+    async fn run_opened(&self, given: (&Grant, &Secrets), bounds: Bounds) -> Ended {
+        let request = given.0;
         match &request.run {
-            Run::Program(argv) => self.programs.run(argv, request, bounds).await,
+            Run::Program(argv) => self.programs.run(argv, given, bounds).await,
             Run::Builtin(Builtin::Command) => match parameters::<Command>(request) {
-                Ok(command) => self.programs.run(&command.argv, request, bounds).await,
+                Ok(command) => self.programs.run(&command.argv, given, bounds).await,
                 Err(outcome) => Ended::Outcome(outcome),
             },
             Run::Builtin(Builtin::HttpGet) => match parameters::<Get>(request) {
-                Ok(_) => self.fetches.run(request, bounds).await,
+                Ok(_) => self.fetches.run(given, bounds).await,
                 Err(outcome) => Ended::Outcome(outcome),
             },
             Run::Builtin(Builtin::Sleep) => bounds.within(sleep(request)).await,
@@ -256,6 +278,10 @@ struct Command {
 #[derive(Deserialize)]
 struct Fail {
     message: Option<String>,
+}
+
+fn echo(request: &Grant) -> Outcome {
+    Outcome::succeeded(Some(request.parameters.clone()))
 }
 
 fn fail(request: &Grant) -> Outcome {

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use attune_core::{Outcome, Status, input};
 use attune_messages::v2::Grant;
+use attune_secrets::Secrets;
 use serde_json::value::RawValue;
 use tokio::io::AsyncWriteExt;
 use tokio::net::unix::pipe;
@@ -86,7 +87,7 @@ impl Programs {
     pub(crate) async fn run(
         &self,
         argv: &[impl AsRef<OsStr>],
-        request: &Grant,
+        (request, secrets): (&Grant, &Secrets),
         mut bounds: Bounds,
     ) -> Ended {
         let argv: Vec<&OsStr> = argv.iter().map(AsRef::as_ref).collect();
@@ -123,7 +124,7 @@ impl Programs {
                 },
             }
         };
-        self.attend(started, request, &bounds).await
+        self.attend(started, (request, secrets), &bounds).await
     }
 
     /// Why a program of somebody else is not run here, if it is not.
@@ -200,7 +201,8 @@ impl Programs {
             .iter()
             .map(|(name, value)| (name.as_str(), value.as_os_str()));
         let action = request.env.iter().filter(|_| !self.is_own);
-        let action = action.map(|(name, value)| (name.as_str(), OsStr::new(value)));
+        let action =
+            action.filter_map(|(name, value)| Some((name.as_str(), OsStr::new(value.plain()?))));
         let environment: BTreeMap<&OsStr, &OsStr> = (own.chain(action).chain(of_run))
             .map(|(name, value)| (OsStr::new(name), value))
             .collect();
@@ -304,7 +306,12 @@ impl Programs {
         })
     }
 
-    async fn attend(&self, started: Started, request: &Grant, bounds: &Bounds) -> Ended {
+    async fn attend(
+        &self,
+        started: Started,
+        (request, secrets): (&Grant, &Secrets),
+        bounds: &Bounds,
+    ) -> Ended {
         let Started { program, room } = started;
         let Begun {
             mut process,
@@ -313,8 +320,8 @@ impl Programs {
             outputs: (from_stdout, from_stderr),
             limits,
         } = program;
-        let mut stdout = Capture::new(self.output_max_bytes);
-        let mut stderr = Capture::new(self.output_max_bytes);
+        let mut stdout = Capture::new(self.output_max_bytes, secrets);
+        let mut stderr = Capture::new(self.output_max_bytes, secrets);
         let (status, cause) = {
             let pump = async {
                 tokio::join!(

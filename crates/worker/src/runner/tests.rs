@@ -19,12 +19,12 @@ use crate::options::WorkerOptions;
 /// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-struct Bench {
+pub(super) struct Bench {
     runner: Arc<Runner>,
     work_dir: TempDir,
 }
 
-fn bench_with(change: impl FnOnce(&mut WorkerOptions)) -> Bench {
+pub(super) fn bench_with(change: impl FnOnce(&mut WorkerOptions)) -> Bench {
     let work_dir = tempfile::tempdir().unwrap();
     let mut options = WorkerOptions {
         work_dir: work_dir.path().join("runs"),
@@ -44,7 +44,7 @@ fn bench() -> Bench {
     bench_with(|_| {})
 }
 
-fn request(run: Run, parameters: &Value) -> Grant {
+pub(super) fn request(run: Run, parameters: &Value) -> Grant {
     Grant {
         execution_id: ExecutionId(4711),
         attempt: Attempt(3),
@@ -59,7 +59,7 @@ fn request(run: Run, parameters: &Value) -> Grant {
     }
 }
 
-fn builtin(builtin: Builtin, parameters: Value) -> Grant {
+pub(super) fn builtin(builtin: Builtin, parameters: Value) -> Grant {
     request(Run::Builtin(builtin), &parameters)
 }
 
@@ -82,7 +82,7 @@ impl Bench {
         ended
     }
 
-    async fn run(&self, request: Grant) -> Outcome {
+    pub(super) async fn run(&self, request: Grant) -> Outcome {
         match self.ended(request, Stop::default()).await {
             Ended::Outcome(outcome) => outcome,
             ended => panic!("nobody ended it: {ended:?}"),
@@ -94,7 +94,7 @@ fn value(outcome: &Outcome) -> Value {
     serde_json::from_str(outcome.result.as_ref().expect("it has a result").get()).unwrap()
 }
 
-fn error(outcome: &Outcome) -> &str {
+pub(super) fn error(outcome: &Outcome) -> &str {
     outcome.error.as_deref().expect("it has an error")
 }
 
@@ -182,8 +182,8 @@ async fn a_program_gets_its_parameters_and_nothing_of_the_workers_environment() 
     );
     request
         .env
-        .insert("ATTUNE_ATTEMPT".to_owned(), "forged".to_owned());
-    request.env.insert("COLOUR".to_owned(), "blue".to_owned());
+        .insert("ATTUNE_ATTEMPT".to_owned(), "forged".into());
+    request.env.insert("COLOUR".to_owned(), "blue".into());
     let outcome = bench.run(request).await;
     let stdout = outcome.stdout.as_deref().unwrap();
     let mut lines = stdout.lines();
