@@ -50,5 +50,5 @@ pub use figures::ApiFigures;
 pub use options::{ApiOptions, OpsListen, QueueDefaults};
 pub use ports::{Commands, LiveQueues, Ports};
 pub use ready::{BusProbe, PartitionsProbe, Probe, StoreProbe};
-pub use routes::router;
+pub use routes::{Verdict, router, verdicts};
 pub use server::{Addresses, ApiServer, BindError};

@@ -157,7 +157,7 @@ fn client_rates(rates: &RateSettings) -> ClientRates {
 }
 
 /// Descriptors that connections of clients must leave.
-fn reserve(settings: &Settings, runs: bool) -> usize {
+pub(crate) fn reserve(settings: &Settings, runs: bool) -> usize {
     let database = usize::try_from(settings.database.max_connections).unwrap_or(usize::MAX);
     let programs = if runs {
         OF_A_RUN * settings.worker.slots

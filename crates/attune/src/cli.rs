@@ -13,6 +13,7 @@ use crate::bench::BenchArguments;
 use crate::check_history::CheckHistoryArguments;
 use crate::demo::DemoArguments;
 use crate::demo::program::DemoProgram;
+use crate::doctor::DoctorArguments;
 use crate::secrets::SecretsCommand;
 use crate::topology::TopologyCommand;
 use attune_cli::ClientCommand;
@@ -97,6 +98,9 @@ pub(crate) enum Command {
     /// Keys by which secrets in parameters are encrypted.
     #[command(subcommand)]
     Secrets(SecretsCommand),
+    /// Look at everything that these settings lead to, and say what is wrong and what to do: exit code 0 when all is
+    /// well, 1 with warnings, 2 with problems. Changes nothing.
+    Doctor(DoctorArguments),
     /// Ask a process of this machine whether it is ready: exit code 0 when it is, else 1.
     Health(HealthArguments),
     /// Print what completes this command line in a shell.

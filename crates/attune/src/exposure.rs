@@ -20,7 +20,7 @@ pub(crate) fn warn_of(settings: &Settings, roles: &[Role]) {
 }
 
 /// Listeners for which a private network is said, though only this machine can connect: probably a mistake.
-fn unopened(settings: &Settings, roles: &[Role]) -> Vec<String> {
+pub(crate) fn unopened(settings: &Settings, roles: &[Role]) -> Vec<String> {
     let (ops, metrics) = (&settings.ops, &settings.metrics);
     let serves_api = roles.contains(&Role::Api);
     let listeners = [
@@ -45,7 +45,8 @@ fn unopened(settings: &Settings, roles: &[Role]) -> Vec<String> {
     listeners.into_iter().filter_map(said).collect()
 }
 
-fn exposures(settings: &Settings, roles: &[Role]) -> Vec<String> {
+/// What other machines can reach or hear that they perhaps should not.
+pub(crate) fn exposures(settings: &Settings, roles: &[Role]) -> Vec<String> {
     let (api, ops, metrics) = (&settings.api, &settings.ops, &settings.metrics);
     let serves_api = roles.contains(&Role::Api);
     let mut found = Vec::new();

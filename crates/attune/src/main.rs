@@ -6,6 +6,7 @@ mod check_history;
 mod cli;
 mod containment;
 mod demo;
+mod doctor;
 mod exposure;
 mod fence;
 mod health_command;
@@ -26,7 +27,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, ensure};
 use attune_cli::ClientCommand;
-use attune_config::{Loaded, Loader, LogFormat, Settings, Wiring};
+use attune_config::{LoadError, Loaded, Loader, LogFormat, Settings, Wiring};
 use attune_runtime::{Shutdown, telemetry};
 use attune_store::{Store, StoreError};
 
@@ -194,9 +195,17 @@ fn run_http(fetch: &RunHttpArguments) -> ExitCode {
 }
 
 async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
-    let embedded = matches!(cli.command, Command::Standalone | Command::Demo(_));
+    let embedded = match &cli.command {
+        Command::Standalone | Command::Demo(_) => true,
+        Command::Doctor(arguments) => arguments.is_standalone(),
+        _ => false,
+    };
     // Without settings, which may be of no use here.
     match &cli.command {
+        // Nor a log: it says itself what it finds.
+        Command::Doctor(arguments) => {
+            return doctor::run(read_settings(&cli, embedded), cli.config.clone(), arguments).await;
+        }
         Command::DemoProgram(program) => return demo::program::run(program),
         Command::Completions { shell } => return print_all(&manual::completions(*shell)),
         Command::Man { folder } => return manual::write_pages(folder),
@@ -259,6 +268,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         | Command::RunHttp(_)
         | Command::DemoProgram(_)
         | Command::CheckHistory(_)
+        | Command::Doctor(_)
         | Command::Health(_)
         | Command::Completions { .. }
         | Command::Man { .. }
@@ -411,6 +421,10 @@ async fn migrate(settings: &Settings, command: &MigrateCommand) -> anyhow::Resul
 }
 
 fn load(cli: &Cli, embedded: bool) -> anyhow::Result<Loaded> {
+    Ok(read_settings(cli, embedded)?)
+}
+
+fn read_settings(cli: &Cli, embedded: bool) -> Result<Loaded, LoadError> {
     let mut loader = Loader::new().environment(std::env::vars_os());
     if embedded {
         loader = loader.command_defaults([("wiring", "embedded")]);
@@ -425,7 +439,7 @@ fn load(cli: &Cli, embedded: bool) -> anyhow::Result<Loaded> {
         command => matches!(command, Command::Client(_) | Command::Health(_)),
     };
     let loader = loader.leave_files(leaves_files);
-    Ok(loader.file(cli.config.clone()).flags(flags).load()?)
+    loader.file(cli.config.clone()).flags(flags).load()
 }
 
 fn was_set(loaded: &Loaded, key: &str) -> bool {

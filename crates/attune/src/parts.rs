@@ -169,7 +169,7 @@ pub(crate) async fn store(
 }
 
 /// How to reach the database that the settings name.
-fn postgres_options(settings: &Settings, role: &str) -> anyhow::Result<PostgresOptions> {
+pub(crate) fn postgres_options(settings: &Settings, role: &str) -> anyhow::Result<PostgresOptions> {
     let database = &settings.database;
     let mut options = PostgresOptions::new(database.url.expose());
     options.application_name = format!("attune-{role}");
@@ -178,7 +178,7 @@ fn postgres_options(settings: &Settings, role: &str) -> anyhow::Result<PostgresO
     options.statement_timeout = database.statement_timeout();
     // What only looks at the database says nothing on the broker.
     options.broker_user = match role {
-        "migrate" | "restore-fence" => None,
+        "migrate" | "restore-fence" | "doctor" => None,
         _ => own_user(settings, role)?,
     };
     Ok(options)

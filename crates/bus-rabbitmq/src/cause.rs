@@ -90,6 +90,11 @@ impl Cause {
         self.kind == Kind::Refused && self.text.contains(&format!("inequivalent arg '{name}'"))
     }
 
+    /// Whether the user may not do what was asked.
+    pub(crate) fn lacks_right(&self) -> bool {
+        self.kind == Kind::Refused && self.text.contains("the user lacks a permission")
+    }
+
     /// Asks for another attempt at once, on another channel.
     pub(crate) fn once_more(self) -> Self {
         Self {

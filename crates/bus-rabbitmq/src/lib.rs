@@ -37,6 +37,7 @@ mod dial;
 mod ledger;
 mod legible;
 mod link;
+mod look;
 mod mark;
 mod message;
 mod options;
@@ -75,6 +76,7 @@ use crate::rebinding::{Rebinding, RebindingTask};
 use crate::replies::Replies;
 use crate::topology::Topology;
 
+pub use crate::look::{Arguments, BrokerLook, Depth, Found, Greeting};
 pub use crate::options::{BrokerUrl, Declaring, QueueType, RabbitOptions};
 pub use crate::rights::{Account, KeyPermission, Permission};
 pub use crate::tls::TlsFiles;

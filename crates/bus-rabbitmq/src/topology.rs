@@ -48,7 +48,7 @@ const LIVES: &str = "attune.lives";
 /// Leads to executors, by their ids; likewise, who may report to them.
 const REPORTS: &str = "attune.reports";
 /// All of them, and how each finds its queues.
-const EXCHANGES: [(&str, ExchangeKind); 4] = [
+pub(crate) const EXCHANGES: [(&str, ExchangeKind); 4] = [
     (EXCHANGE, ExchangeKind::Topic),
     (DEAD_LETTERS, ExchangeKind::Fanout),
     (LIVES, ExchangeKind::Topic),
@@ -79,12 +79,12 @@ pub(crate) struct Declared {
 }
 
 /// A queue to be declared.
-struct QueuePlan {
-    name: ShortString,
+pub(crate) struct QueuePlan {
+    pub(crate) name: ShortString,
     options: QueueDeclareOptions,
     arguments: FieldTable,
     /// Exchange and key; none for the default exchange, where every queue is bound by its name.
-    binding: Option<(ShortString, ShortString)>,
+    pub(crate) binding: Option<(ShortString, ShortString)>,
 }
 
 impl Topology {
@@ -276,7 +276,11 @@ impl Topology {
         })
     }
 
-    async fn declare_queue(&self, channel: &Channel, plan: QueuePlan) -> Result<(), Cause> {
+    pub(crate) async fn declare_queue(
+        &self,
+        channel: &Channel,
+        plan: QueuePlan,
+    ) -> Result<(), Cause> {
         let QueuePlan {
             name,
             options,
@@ -364,7 +368,7 @@ impl Topology {
         old.contains(queue)
     }
 
-    fn plan(&self, topic: &Topic) -> Result<QueuePlan, Cause> {
+    pub(crate) fn plan(&self, topic: &Topic) -> Result<QueuePlan, Cause> {
         let (exchange, key) = self.route(topic)?;
         let options = match topic.is_kept() {
             true => QueueDeclareOptions {

@@ -11,4 +11,4 @@ mod tls;
 pub use door::{Beyond, Bounds, Door};
 pub use origin::refuse_foreign;
 pub use served::{Client, Served};
-pub use tls::{Tls, TlsError, TlsFiles};
+pub use tls::{Tls, TlsError, TlsFiles, certificate_left};

@@ -33,7 +33,12 @@ impl From<StoreError> for Failure {
 enum At {
     /// What the server itself says, without the driver's frame around it, which says it twice.
     #[error("PostgreSQL at {address}: {said}")]
-    Server { address: Arc<str>, said: String },
+    Server {
+        address: Arc<str>,
+        said: String,
+        /// For want of a right.
+        forbidden: bool,
+    },
     #[error("PostgreSQL at {address}")]
     Driver {
         address: Arc<str>,
@@ -99,6 +104,7 @@ impl Failure {
             Some(said) => At::Server {
                 address,
                 said: said.message().to_owned(),
+                forbidden: said.code().as_deref() == Some("42501"),
             },
             None => At::Driver {
                 address,
@@ -106,6 +112,21 @@ impl Failure {
             },
         }))
     }
+}
+
+/// Whether the server has refused a statement because the login lacks a right.
+#[must_use]
+pub fn is_forbidden(error: &StoreError) -> bool {
+    let StoreError::Statement(source) = error else {
+        return false;
+    };
+    matches!(
+        source.downcast_ref::<At>(),
+        Some(At::Server {
+            forbidden: true,
+            ..
+        })
+    )
 }
 
 /// What a failure means to a program that has not connected yet. A password or a name that is

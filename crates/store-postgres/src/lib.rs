@@ -33,6 +33,7 @@ mod schema;
 mod sessions;
 pub mod sql;
 mod stats;
+mod survey;
 mod temporary;
 mod text;
 mod time;
@@ -45,9 +46,11 @@ use attune_store::audit::what;
 use attune_store::{FENCE_JUMP, PoolFigures, Store, StoreError};
 
 use crate::db::Db;
+pub use crate::failure::is_forbidden;
 pub use crate::grants::Roles;
 pub use crate::options::PostgresOptions;
 use crate::sessions::Purpose;
+pub use crate::survey::{LoginSurvey, SchemaSurvey, ServerSurvey, TableSurvey};
 pub use crate::temporary::TemporaryDatabase;
 
 /// The storage ports on PostgreSQL. Cheap to clone; all clones share the connections.

@@ -9,6 +9,7 @@ use crate::db::Db;
 use crate::failure::{Failure, of_migration};
 use crate::sessions::Purpose;
 use crate::sql;
+use crate::survey::SchemaSurvey;
 use crate::upkeep::make_days;
 
 /// Where the migrations that were applied are written down.
@@ -274,6 +275,19 @@ async fn exists(pool: &PgPool) -> Result<bool, Failure> {
 async fn applied(pool: &PgPool) -> Result<Vec<Applied>, Failure> {
     let applied = sqlx::query_as(sql::SCHEMA_VERSION).fetch_all(pool);
     Ok(applied.await?)
+}
+
+/// How far it has come.
+pub(crate) async fn survey(pool: &PgPool) -> Result<SchemaSurvey, Failure> {
+    let applied = match exists(pool).await? {
+        true => applied(pool).await?,
+        false => Vec::new(),
+    };
+    let known = migrations().iter().map(|it| it.version).max();
+    Ok(SchemaSurvey {
+        applied: applied.iter().map(|(version, ..)| *version).max(),
+        known: known.unwrap_or(0),
+    })
 }
 
 fn misfit(problem: String) -> Failure {

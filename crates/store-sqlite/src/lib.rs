@@ -29,6 +29,7 @@ mod former;
 mod identity;
 mod keys;
 mod lock;
+mod look;
 mod migrate;
 mod operations;
 mod options;
@@ -45,5 +46,6 @@ mod upkeep;
 mod workers;
 mod writer;
 
+pub use look::holder;
 pub use options::SqliteOptions;
 pub use store::SqliteStore;

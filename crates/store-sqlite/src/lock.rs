@@ -42,7 +42,7 @@ impl FileLock {
 }
 
 /// `<file>.lock` in the folder in which the file really lies.
-fn lock_path(path: &Path) -> Result<PathBuf, StoreError> {
+pub(crate) fn lock_path(path: &Path) -> Result<PathBuf, StoreError> {
     let mut path = path
         .canonicalize()
         .map_err(|error| cannot("find", path, &error))?

@@ -119,6 +119,7 @@ statements! {
     PRUNE_STATS_HISTORY = "prune_stats_history",
     PRUNE_WORKERS = "prune_workers",
     PUT_BACK = "put_back",
+    QUICK_CHECK = "quick_check",
     RAISE_PAUSES = "raise_pauses",
     RAISE_POLICIES = "raise_policies",
     REMOVE_PAUSE = "remove_pause",

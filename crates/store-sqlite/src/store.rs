@@ -10,7 +10,7 @@ use attune_store::{CallCounts, LetterGauge, PoolFigures, Store, StoreError, Unre
 use sqlx::Sqlite;
 use sqlx::pool::PoolConnection;
 use sqlx::query::Query;
-use sqlx::sqlite::{SqliteArguments, SqlitePool, SqlitePoolOptions};
+use sqlx::sqlite::{SqliteArguments, SqliteConnectOptions, SqlitePool, SqlitePoolOptions};
 use tempfile::TempDir;
 
 use crate::error::{Failure, from_sqlx};
@@ -35,14 +35,14 @@ pub struct SqliteStore {
 /// folder after everything that lies in it.
 #[derive(Debug)]
 pub(crate) struct Inner {
-    options: SqliteOptions,
+    pub(crate) options: SqliteOptions,
     pub(crate) writer: Writer,
-    readers: SqlitePool,
+    pub(crate) readers: SqlitePool,
     pub(crate) letters: LetterGauge,
     pub(crate) unread: Unread,
-    calls: CallCounts,
-    lock: Mutex<Option<FileLock>>,
-    _folder: Option<TempDir>,
+    pub(crate) calls: CallCounts,
+    pub(crate) lock: Mutex<Option<FileLock>>,
+    pub(crate) _folder: Option<TempDir>,
 }
 
 impl SqliteStore {
@@ -71,14 +71,7 @@ impl SqliteStore {
 
     async fn open_in(options: SqliteOptions, folder: Option<TempDir>) -> Result<Self, StoreError> {
         let lock = FileLock::take(&options)?;
-        let readers = SqlitePoolOptions::new()
-            .max_connections(options.readers.max(1))
-            .acquire_timeout(READER_TIMEOUT)
-            // The connections are in this process: there is nothing that could have gone away.
-            .test_before_acquire(false)
-            .idle_timeout(None)
-            .max_lifetime(None)
-            .connect_lazy_with(options.reader());
+        let readers = reading(&options, options.reader());
         // The writer comes first: it makes the file a database, which a reader cannot.
         let writer = Writer::open(options.writer(), readers.clone())
             .await
@@ -147,8 +140,20 @@ impl Inner {
     }
 }
 
+/// The connections that only read.
+pub(crate) fn reading(options: &SqliteOptions, connection: SqliteConnectOptions) -> SqlitePool {
+    SqlitePoolOptions::new()
+        .max_connections(options.readers.max(1))
+        .acquire_timeout(READER_TIMEOUT)
+        // The connections are in this process: there is nothing that could have gone away.
+        .test_before_acquire(false)
+        .idle_timeout(None)
+        .max_lifetime(None)
+        .connect_lazy_with(connection)
+}
+
 /// What is wrong with a file that cannot be opened now is said with its name.
-fn cannot_open(options: &SqliteOptions, error: sqlx::Error) -> StoreError {
+pub(crate) fn cannot_open(options: &SqliteOptions, error: sqlx::Error) -> StoreError {
     match from_sqlx(error) {
         passing if passing.is_transient() => passing,
         StoreError::Statement(source) => StoreError::Conflict(format!(

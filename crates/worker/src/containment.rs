@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use attune_core::{Builtin, Resources};
 use rustix::process::{DumpableBehavior, geteuid, set_dumpable_behavior};
 
-use crate::guard::can_have_cgroups;
+use crate::guard::{can_have_cgroups, controllers};
 use crate::launch::{Account, Sandbox, can_be_kept, can_scope_files, can_scope_signals};
 
 /// Has this process be none that others of its account may look into: its environment, its memory and
@@ -50,6 +50,38 @@ pub struct Containment {
     pub program_dirs: Vec<PathBuf>,
     /// Whether variables of an action may choose the code that a program runs.
     pub env_unsafe: bool,
+}
+
+/// What this machine gives for that, as far as this process may use it: for people who look after it.
+#[derive(Debug)]
+pub struct HostSurvey {
+    /// The number of the account that this process runs as.
+    pub user: u32,
+    /// The control group in which those of runs would be, or why there would be none.
+    pub cgroup: io::Result<PathBuf>,
+    /// The controllers that bound memory, processors and processes, of those that it has.
+    pub controllers: Vec<&'static str>,
+    /// What the kernel can keep programs from.
+    pub landlock: &'static str,
+}
+
+impl HostSurvey {
+    /// Looks at this process and its machine. Changes nothing.
+    pub fn take() -> Self {
+        let cgroup = can_have_cgroups();
+        Self {
+            user: geteuid().as_raw(),
+            controllers: cgroup
+                .as_ref()
+                .map_or_else(|_| Vec::new(), |it| controllers(it)),
+            cgroup,
+            landlock: match (can_scope_files(), can_scope_signals()) {
+                (false, _) => "none",
+                (true, false) => "files",
+                (true, true) => "files and signals",
+            },
+        }
+    }
 }
 
 /// Whether programs are kept from their worker and from control groups.

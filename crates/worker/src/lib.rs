@@ -39,7 +39,7 @@ mod worker;
 use attune_runtime::clock;
 use std::sync;
 
-pub use containment::{Containment, SandboxMode, close_to_others};
+pub use containment::{Containment, HostSurvey, SandboxMode, close_to_others};
 pub use counters::WorkerCounters;
 pub use error::WorkerError;
 pub use launch::{Account, launch};

@@ -170,7 +170,7 @@ async fn view(
         (QueueState::HoldsSlot, _) => "for nothing: it holds a slot".to_owned(),
         _ => said.words(),
     };
-    let held = pauses::held(app).await?;
+    let held = pauses::held(&*app.ports.partitions).await?;
     let pauses = pauses::of_action(&held, &record.action_ref);
     Ok(ExplainView {
         attempt: said.attempt,

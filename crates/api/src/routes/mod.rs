@@ -54,6 +54,8 @@ use crate::polls::Polls;
 use crate::ports::Ports;
 use crate::reference;
 
+pub use queues::{Verdict, verdicts};
+
 /// What every handler can reach.
 pub(crate) type App = Arc<Shared>;
 

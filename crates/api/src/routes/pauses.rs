@@ -5,7 +5,9 @@ use attune_commands::ClientError;
 use attune_core::input::check_text;
 use attune_core::{ActionRef, PartitionId, PauseMode, PauseTarget, Reject, RequestId};
 use attune_record::{Record, now_ns};
-use attune_store::{MAX_PAUSES, Pause, PauseChange, PauseOutcome, PauseSet};
+use attune_store::{
+    MAX_PAUSES, PartitionStore, Pause, PauseChange, PauseOutcome, PauseSet, StoreError,
+};
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
@@ -35,7 +37,7 @@ fn target_of(path: Named) -> Result<PauseTarget, ApiError> {
 )]
 pub(crate) async fn list(State(app): State<App>, uri: Uri) -> Result<Json<PauseList>, ApiError> {
     Params::of(&uri)?.end("no parameters")?;
-    let set = held(&app).await?;
+    let set = held(&*app.ports.partitions).await?;
     Ok(Json(PauseList {
         version: set.version,
         pauses: set.held.iter().map(view).collect(),
@@ -267,8 +269,8 @@ fn covers(other: &Pause, target: &PauseTarget) -> bool {
 }
 
 /// What is held at this moment.
-pub(super) async fn held(app: &App) -> Result<PauseSet, ApiError> {
-    Ok(app.ports.partitions.pauses(None).await?.unwrap_or_default())
+pub(super) async fn held(partitions: &dyn PartitionStore) -> Result<PauseSet, StoreError> {
+    Ok(partitions.pauses(None).await?.unwrap_or_default())
 }
 
 /// The pauses that cover an action.

@@ -1,10 +1,14 @@
 //! `/api/v1/actions/{ref}/queue-stats` and `/api/v1/queue-stats`.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use attune_core::policy::{OnFull, OnLimit, QueueBounds};
-use attune_core::{ActionId, ActionSpec, DemandRule, PartitionId, QueueStats, millis};
-use attune_store::{LeaseTrouble, StatsCursor, StoredStats, Violations};
+use attune_core::{ActionId, ActionSpec, DemandRule, PartitionId, PolicySet, QueueStats, millis};
+use attune_store::{
+    AuditStore, LeaseTrouble, PartitionStore, PauseSet, StatsCursor, Store, StoreError,
+    StoredStats, Violations, WorkerStore,
+};
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
@@ -20,7 +24,7 @@ use crate::error::ApiError;
 use crate::health::{Bounds, VIOLATION_SHOWN, WhenFull, judge};
 use crate::options::QueueDefaults;
 use crate::query::{NoParams, Params, decode_queue_cursor, encode_queue_cursor};
-use attune_api_types::{PauseView, QueueList, QueueView};
+use attune_api_types::{PauseView, QueueHealth, QueueList, QueueView};
 
 /// What a row is thought to need, in bytes, as long as its page is not read.
 const ROW_BYTES: usize = 1024;
@@ -64,9 +68,9 @@ pub(crate) async fn show(
         last_updated: None,
         as_of: None,
     });
-    let served = served_pools(&app).await?;
+    let served = served_pools(&*app.ports.workers).await?;
     let pool = action.spec.pool.as_str();
-    let troubles = troubles(&app).await?;
+    let troubles = troubles(&*app.ports.partitions).await?;
     let limits = Limits {
         unserved_pool: (!served.contains(pool)).then_some(pool),
         trouble: troubles.get(&PartitionId::of(
@@ -75,7 +79,10 @@ pub(crate) async fn show(
         )),
         ..limits
     };
-    let held = pauses::of_action(&pauses::held(&app).await?, action_ref.as_str());
+    let held = pauses::of_action(
+        &pauses::held(&*app.ports.partitions).await?,
+        action_ref.as_str(),
+    );
     let view = figures.view(action_ref.into(), limits, held, &violations, Utc::now());
     Ok(Json(view))
 }
@@ -124,22 +131,20 @@ pub(crate) async fn list(State(app): State<App>, uri: Uri) -> Result<Response, A
         .map(|row| row.action_ref.clone())
         .chain(unwritten.iter().map(|known| known.action_ref.clone()))
         .collect();
-    let violations = violations(&app, &refs).await?;
-    let served = served_pools(&app).await?;
-    let troubles = troubles(&app).await?;
-    let held = pauses::held(&app).await?;
-    let policies = app.policies.read(&app.ports).await?;
+    let around = Around {
+        violations: violations(&*app.ports.audit, &refs).await?,
+        served: served_pools(&*app.ports.workers).await?,
+        troubles: troubles(&*app.ports.partitions).await?,
+        held: pauses::held(&*app.ports.partitions).await?,
+        policies: app.policies.read(&app.ports).await?,
+        partitions: app.options.partitions,
+        defaults: app.options.queue,
+    };
     let total = page.total + unwritten.len() as u64;
     let written = page.rows.into_iter().filter_map(|row| {
-        let id = row.stats.action_id;
-        let kind = Kind {
-            grouped: row.grouped,
-            counted: row.counted,
-            replaces: row.replaces,
-        };
-        let bounds = (row.bounds, kind);
         let (action_ref, pool) = (row.action_ref.clone(), row.pool.clone());
-        let figures = Figures::of(&app, id, Some(row), now)?;
+        let bounds = (row.bounds, Kind::stored(&row));
+        let figures = Figures::of(&app, row.stats.action_id, Some(row), now)?;
         Some((action_ref, pool, bounds, figures))
     });
     let unwritten = unwritten.into_iter().filter_map(|known| {
@@ -149,17 +154,8 @@ pub(crate) async fn list(State(app): State<App>, uri: Uri) -> Result<Response, A
     });
     let mut queues: Vec<QueueView> = written
         .chain(unwritten)
-        .map(|(action_ref, pool, (own, kind), figures)| {
-            let parsed = action_ref.parse().ok();
-            let bounds = parsed.map_or(own, |action_ref| policies.bounds(&action_ref, own));
-            let limits = Limits {
-                unserved_pool: (!served.contains(&pool)).then_some(pool.as_str()),
-                trouble: troubles.get(&PartitionId::of(&action_ref, app.options.partitions)),
-                ..Limits::of(bounds, kind, app.options.queue)
-            };
-            let found = violations.get(&action_ref).map_or(&[][..], Vec::as_slice);
-            let held = pauses::of_action(&held, &action_ref);
-            figures.view(action_ref, limits, held, found, now)
+        .map(|(action_ref, pool, bounds, figures)| {
+            around.view(action_ref, &pool, bounds, figures, now)
         })
         .collect();
     queues.sort_by_key(|queue| std::cmp::Reverse(queue.queue_length));
@@ -168,6 +164,86 @@ pub(crate) async fn list(State(app): State<App>, uri: Uri) -> Result<Response, A
         total,
         next: next.map(encode_queue_cursor),
     }))
+}
+
+/// What is said of a queue by those who look at all of them.
+#[derive(Debug, Clone)]
+pub struct Verdict {
+    /// The action's ref.
+    pub action_ref: String,
+    /// Its health, as the server tells it.
+    pub health: QueueHealth,
+}
+
+/// The verdicts on the longest queues, `limit` of them, from what the store has and nothing else: for who looks after a
+/// system without asking its server.
+///
+/// # Errors
+/// When the store fails.
+pub async fn verdicts(
+    store: &dyn Store,
+    (partitions, defaults): (u16, QueueDefaults),
+    limit: u32,
+) -> Result<Vec<Verdict>, StoreError> {
+    let page = store.list_queue_stats(None, limit).await?;
+    let refs: Vec<String> = page.rows.iter().map(|row| row.action_ref.clone()).collect();
+    let policies = store.policies(None).await?;
+    let around = Around {
+        violations: violations(store, &refs).await?,
+        served: served_pools(store).await?,
+        troubles: troubles(store).await?,
+        held: pauses::held(store).await?,
+        policies: Arc::new(policies.map(|stored| stored.set().0).unwrap_or_default()),
+        partitions,
+        defaults,
+    };
+    let now = store.now().await?;
+    let verdict = |row: StoredStats| {
+        let (action_ref, pool) = (row.action_ref.clone(), row.pool.clone());
+        let bounds = (row.bounds, Kind::stored(&row));
+        let figures = Figures::stored(row);
+        let view = around.view(action_ref, &pool, bounds, figures, now);
+        Verdict {
+            action_ref: view.action_ref,
+            health: view.health,
+        }
+    };
+    Ok(page.rows.into_iter().map(verdict).collect())
+}
+
+/// What queues are judged by besides their figures.
+struct Around {
+    violations: HashMap<String, Vec<Violations>>,
+    served: HashSet<String>,
+    troubles: HashMap<PartitionId, LeaseTrouble>,
+    held: PauseSet,
+    policies: Arc<PolicySet>,
+    partitions: u16,
+    defaults: QueueDefaults,
+}
+
+impl Around {
+    fn view(
+        &self,
+        action_ref: String,
+        pool: &str,
+        (own, kind): (QueueBounds, Kind),
+        figures: Figures,
+        now: DateTime<Utc>,
+    ) -> QueueView {
+        let parsed = action_ref.parse().ok();
+        let bounds = parsed.map_or(own, |action_ref| self.policies.bounds(&action_ref, own));
+        let partition = PartitionId::of(&action_ref, self.partitions);
+        let limits = Limits {
+            unserved_pool: (!self.served.contains(pool)).then_some(pool),
+            trouble: self.troubles.get(&partition),
+            ..Limits::of(bounds, kind, self.defaults)
+        };
+        let found = self.violations.get(&action_ref);
+        let found = found.map_or(&[][..], Vec::as_slice);
+        let held = pauses::of_action(&self.held, &action_ref);
+        figures.view(action_ref, limits, held, found, now)
+    }
 }
 
 /// A queue that is in memory and was not written down yet.
@@ -231,11 +307,16 @@ impl Figures {
                 as_of: Some(now),
             });
         }
-        stored.map(|row| Self {
+        stored.map(Self::stored)
+    }
+
+    /// As its snapshot says.
+    fn stored(row: StoredStats) -> Self {
+        Self {
             stats: row.stats,
-            last_updated,
-            as_of: last_updated,
-        })
+            last_updated: Some(row.last_updated),
+            as_of: Some(row.last_updated),
+        }
     }
 
     fn view(
@@ -279,26 +360,28 @@ impl Figures {
 }
 
 /// The pools of which a worker lives.
-async fn served_pools(app: &App) -> Result<HashSet<String>, ApiError> {
-    let workers = app.ports.workers.workers().await?.into_iter();
+async fn served_pools(workers: &dyn WorkerStore) -> Result<HashSet<String>, StoreError> {
+    let workers = workers.workers().await?.into_iter();
     let living = workers.filter(|worker| !worker.remaining.is_zero());
     Ok(living.map(|worker| worker.pool).collect())
 }
 
 /// What keeps the owners of partitions from their work.
-async fn troubles(app: &App) -> Result<HashMap<PartitionId, LeaseTrouble>, ApiError> {
-    let leases = app.ports.partitions.leases().await?.into_iter();
+async fn troubles(
+    partitions: &dyn PartitionStore,
+) -> Result<HashMap<PartitionId, LeaseTrouble>, StoreError> {
+    let leases = partitions.leases().await?.into_iter();
     let troubles = leases.filter_map(|lease| Some((lease.partition, lease.trouble?)));
     Ok(troubles.collect())
 }
 
 /// The violations that still show in these actions, by the action's ref.
 async fn violations(
-    app: &App,
+    audit: &dyn AuditStore,
     refs: &[String],
-) -> Result<HashMap<String, Vec<Violations>>, ApiError> {
+) -> Result<HashMap<String, Vec<Violations>>, StoreError> {
     let mut found: HashMap<String, Vec<Violations>> = HashMap::new();
-    for violation in app.ports.audit.violations(VIOLATION_SHOWN, refs).await? {
+    for violation in audit.violations(VIOLATION_SHOWN, refs).await? {
         let action_ref = violation.action_ref.clone();
         found.entry(action_ref).or_default().push(violation);
     }
@@ -332,6 +415,14 @@ struct Kind {
 }
 
 impl Kind {
+    fn stored(row: &StoredStats) -> Self {
+        Self {
+            grouped: row.grouped,
+            counted: row.counted,
+            replaces: row.replaces,
+        }
+    }
+
     fn of(spec: &ActionSpec) -> Self {
         let policy = &spec.policy;
         Self {

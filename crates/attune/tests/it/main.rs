@@ -17,6 +17,8 @@ mod containment;
 mod dead_letters;
 mod deaf;
 mod descriptors;
+mod doctor;
+mod doctor_support;
 mod events;
 mod example;
 mod executors;

@@ -150,6 +150,14 @@ impl Tls {
         Ok(true)
     }
 
+    /// For how many seconds the first certificate of each file is good: below 0 when it is not any more.
+    #[must_use]
+    pub fn expiries(&self) -> Vec<(PathBuf, i64)> {
+        let now = now();
+        let left = |(file, until): &(PathBuf, i64)| (file.clone(), until - now);
+        self.current(|read| read.expiries.iter().map(left).collect())
+    }
+
     /// Shows for how many seconds the certificates are good: below 0 when they are not any more.
     pub fn export(self: &Arc<Self>, meter: &Meter) {
         let tls = Arc::clone(self);
@@ -157,10 +165,9 @@ impl Tls {
             .i64_observable_gauge("tls.certificate_expiry_seconds")
             .with_description("Seconds until the first certificate of the file is over.")
             .with_callback(move |observer| {
-                let now = now();
-                for (file, until) in tls.current(|read| read.expiries.clone()) {
+                for (file, left) in tls.expiries() {
                     let file = KeyValue::new("file", file.display().to_string());
-                    observer.observe(until - now, &[file]);
+                    observer.observe(left, &[file]);
                 }
             })
             .build();
@@ -184,6 +191,23 @@ impl Tls {
     fn current<T>(&self, of: impl FnOnce(&Read) -> T) -> T {
         of(&self.current.read().unwrap_or_else(PoisonError::into_inner))
     }
+}
+
+/// For how many seconds the first certificate of a file is good, which `setting` names (`broker.tls.ca_file`): below
+/// 0 when it is not any more.
+///
+/// # Errors
+/// [`TlsError`] when it cannot be read, or there is no certificate in it.
+pub fn certificate_left(setting: (&'static str, &str), file: &Path) -> Result<i64, TlsError> {
+    let (section, key) = setting;
+    let files = TlsFiles {
+        section,
+        cert: file.to_owned(),
+        key: PathBuf::new(),
+        client_ca: None,
+    };
+    let chain = files.certificates(key, file)?;
+    Ok(files.expiry(key, file, &chain)? - now())
 }
 
 impl TlsFiles {

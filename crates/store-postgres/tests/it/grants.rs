@@ -119,6 +119,19 @@ const USES: &[(&str, &str)] = &[
     ("share_policies", "api"),
     ("slot_holders", "api"),
     ("stock", "stats"),
+    ("survey_login", "executor api stats listener worker monitor"),
+    (
+        "survey_server",
+        "executor api stats listener worker monitor",
+    ),
+    (
+        "survey_sessions",
+        "executor api stats listener worker monitor",
+    ),
+    (
+        "survey_tables",
+        "executor api stats listener worker monitor",
+    ),
     ("system_id", "executor api stats listener worker"),
     ("transactions", "executor api"),
     ("unchained_audit", "api"),

@@ -103,12 +103,22 @@ pub(super) fn make(mark: Uuid) -> io::Result<(PathBuf, Vec<&'static str>)> {
     Ok((group, handed))
 }
 
+/// Those controllers of a group by which a run can be bounded.
+pub(super) fn controllers(group: &Path) -> Vec<&'static str> {
+    let text = fs::read_to_string(group.join("cgroup.controllers")).unwrap_or_default();
+    let has = |controller: &&str| text.split_whitespace().any(|one| one == *controller);
+    CONTROLLERS.into_iter().filter(has).collect()
+}
+
 /// Has those of the controllers that a group has be in force in the groups below `group`, which is in it.
 /// None where others than this process are in there.
 fn hand_down(base: &Path, group: &Path, wanted: &[&'static str]) -> io::Result<Vec<&'static str>> {
-    let text = fs::read_to_string(base.join("cgroup.controllers"))?;
-    let has = |controller: &&str| text.split_whitespace().any(|one| one == *controller);
-    let wanted: Vec<_> = wanted.iter().copied().filter(has).collect();
+    let has = controllers(base);
+    let wanted: Vec<_> = wanted
+        .iter()
+        .copied()
+        .filter(|it| has.contains(it))
+        .collect();
     let inside = members(base)?;
     if wanted.is_empty() || !are_begun_here(&inside) {
         return Ok(Vec::new());

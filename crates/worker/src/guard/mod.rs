@@ -381,12 +381,17 @@ fn make_cgroup(mark: Uuid) -> Option<Made> {
     }
 }
 
-/// Why runs of this process would have no cgroup of their own.
+/// The cgroup in which runs of this process would have their own.
 ///
 /// # Errors
-/// That is what it returns.
-pub(crate) fn can_have_cgroups() -> io::Result<()> {
-    cgroup::can_be_made().map(drop)
+/// Why they would have none.
+pub(crate) fn can_have_cgroups() -> io::Result<PathBuf> {
+    cgroup::can_be_made()
+}
+
+/// The controllers of a cgroup by which runs are bounded.
+pub(crate) fn controllers(group: &Path) -> Vec<&'static str> {
+    cgroup::controllers(group)
 }
 
 /// A process group that the guard knows of.
