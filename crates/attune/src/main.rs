@@ -383,6 +383,10 @@ async fn migrate(settings: &Settings, command: &MigrateCommand) -> anyhow::Resul
             .migrate()
             .await
             .context("the schema could not be brought up to date")?;
+        store
+            .keep_audit_for(settings.audit.retention_days)
+            .await
+            .context("audit.retention_days could not be written down")?;
         // Here and not in a role, so that it is done once and before anything starts. Where the core
         // actions belong follows from the number of partitions, which is fixed first.
         store

@@ -140,6 +140,11 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
         "additive_worker_principal",
         include_str!("../../../migrations/sqlite/0031_additive_worker_principal.sql"),
     ),
+    (
+        35,
+        "additive_audit_origin",
+        include_str!("../../../migrations/sqlite/0035_additive_audit_origin.sql"),
+    ),
 ];
 
 fn migrator() -> Migrator {

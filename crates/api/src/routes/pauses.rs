@@ -5,7 +5,7 @@ use attune_commands::ClientError;
 use attune_core::input::check_text;
 use attune_core::{ActionRef, PartitionId, PauseMode, PauseTarget, Reject, RequestId};
 use attune_record::{Record, now_ns};
-use attune_store::{MAX_PAUSES, Pause, PauseChange, PauseOutcome, PauseSet};
+use attune_store::{Actor, MAX_PAUSES, Pause, PauseChange, PauseOutcome, PauseSet};
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
@@ -148,7 +148,7 @@ async fn change(
     app: App,
     target: PauseTarget,
     mode: Option<PauseMode>,
-    who: String,
+    who: Actor,
     reason: Option<String>,
 ) -> Result<Json<PauseApplied>, ApiError> {
     if let Some(reason) = &reason {
