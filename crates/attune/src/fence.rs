@@ -51,7 +51,7 @@ pub(crate) async fn restore_fence(
 
 /// What is fenced, without a password. A file that is not there is not made: nothing was restored
 /// in that place, so another one is meant.
-fn place(settings: &Settings) -> anyhow::Result<String> {
+pub(crate) fn place(settings: &Settings) -> anyhow::Result<String> {
     if settings.wiring == Wiring::PostgresRabbitmq {
         return Ok(settings.database.url.redacted());
     }

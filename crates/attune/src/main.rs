@@ -1,6 +1,7 @@
 //! Attune, an execution queue: the roles, the demo, the benchmark and the client commands.
 
 mod api_role;
+mod backup;
 mod bench;
 mod check_history;
 mod cli;
@@ -193,7 +194,10 @@ fn run_http(fetch: &RunHttpArguments) -> ExitCode {
 }
 
 async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
-    let embedded = matches!(cli.command, Command::Standalone | Command::Demo(_));
+    let embedded = matches!(
+        cli.command,
+        Command::Standalone | Command::Demo(_) | Command::Backup { .. }
+    );
     // Without settings, which may be of no use here.
     match &cli.command {
         Command::DemoProgram(program) => return demo::program::run(program),
@@ -237,6 +241,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Worker => serve_one(&loaded, Role::Worker, &log).await,
         Command::Standalone => roles::serve(settings, &Role::ALL, &log).await,
         Command::Migrate(arguments) => migrate(settings, &arguments).await,
+        Command::Backup { ref file } => backup::run(settings, file).await,
         Command::RestoreFence(arguments) => {
             let program = fence::program(cli.config.as_deref(), &cli.set);
             fence::restore_fence(settings, &program, &arguments).await
@@ -275,6 +280,7 @@ fn start_log(command: &Command, loaded: &Loaded) -> anyhow::Result<telemetry::Lo
         Command::Demo(_)
             | Command::Bench(_)
             | Command::Migrate(_)
+            | Command::Backup { .. }
             | Command::RestoreFence(_)
             | Command::Topology(_)
             | Command::Config(_)

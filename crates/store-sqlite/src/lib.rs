@@ -19,6 +19,7 @@
 
 mod actions;
 mod audit;
+mod backup;
 mod batch;
 mod columns;
 mod commit;
@@ -45,5 +46,6 @@ mod upkeep;
 mod workers;
 mod writer;
 
+pub use backup::back_up;
 pub use options::SqliteOptions;
 pub use store::SqliteStore;
