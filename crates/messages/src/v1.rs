@@ -48,7 +48,11 @@ pub struct Submit {
     #[serde(default, deserialize_with = "or_null")]
     pub on_reject: OnReject,
 }
-message!(Submit = "partition.submit");
+impl Message for Submit {
+    const TYPE: &'static str = "partition.submit";
+    // The next release of `scripts/try-upgrade` says it in a new version.
+    const VERSION: u32 = if cfg!(attune_next) { 2 } else { 1 };
+}
 
 /// End an execution, waiting or running. API → owner.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -21,6 +21,13 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// Where the migrations that were applied are written down.
 const TABLE: &str = "attune.schema_migration";
 
+/// What the next release of `scripts/try-upgrade` adds, to a table of which every executor has prepared statements.
+const NEXT: (i64, &str, &str) = (
+    9999,
+    "additive_next",
+    "ALTER TABLE attune.execution_active ADD COLUMN of_the_next_release text",
+);
+
 /// The migrations, in order.
 fn migrations() -> Vec<Migration> {
     let all = [
@@ -186,6 +193,7 @@ fn migrations() -> Vec<Migration> {
         ),
     ];
     all.into_iter()
+        .chain(cfg!(attune_next).then_some(NEXT))
         .map(|(version, name, text)| {
             Migration::new(
                 version,
