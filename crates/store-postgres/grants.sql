@@ -59,9 +59,11 @@ GRANT SELECT, DELETE ON attune.policy, attune.operation, attune.operation_progre
     attune.request_default, attune.execution_history_default TO "$stats";
 ALTER FUNCTION attune.make_days(text, integer) SECURITY DEFINER SET search_path = pg_catalog, pg_temp;
 ALTER FUNCTION attune.drop_day(text, timestamptz) SECURITY DEFINER SET search_path = pg_catalog, pg_temp;
-ALTER FUNCTION attune.prune_audit(timestamptz, bigint) SECURITY DEFINER SET search_path = pg_catalog, pg_temp;
 GRANT EXECUTE ON FUNCTION attune.make_days(text, integer), attune.drop_day(text, timestamptz),
     attune.prune_audit(timestamptz, bigint) TO "$stats";
+
+-- Each of these says in the audit log that it has begun. A worker does not: whoever has its login could fill the log.
+GRANT EXECUTE ON FUNCTION attune.note_start(uuid, text, text, text, text) TO "$executor", "$listener", "$stats", "$api";
 
 -- A worker has a lease, and says which of its grants had begun. It sees the leases of its own login alone, and of an
 -- execution only to whom it is granted.
@@ -89,4 +91,4 @@ GRANT SELECT (id, ref, partition) ON attune.action TO "$monitor";
 GRANT SELECT (id, action, status, priority, attempt, worker, created, requested_by) ON attune.execution_active TO "$monitor";
 
 -- Nobody changes what the audit log says; its links are made by a trigger, with the rights of the owner.
-REVOKE UPDATE, DELETE, TRUNCATE ON attune.audit_log, attune.audit_chain, attune.audit_head FROM PUBLIC, "$executor", "$listener", "$stats", "$api", "$worker", "$monitor";
+REVOKE UPDATE, DELETE, TRUNCATE ON attune.audit_log, attune.audit_chain, attune.audit_head, attune.audit_retention FROM PUBLIC, "$executor", "$listener", "$stats", "$api", "$worker", "$monitor";

@@ -118,7 +118,7 @@ inside sh -c 'mkdir /work && ln -s /shared/attune_*_amd64.deb /work'
 follow "enable --now attune-standalone" 'core\.echo *\| *succeeded'
 submit
 kept=$ID
-inside sh -c "umask 077 && cd /work && sqlite3 /var/lib/attune/attune.db '.backup COPY'"
+inside sh -c "install -d -o attune -g attune -m 700 /work/backup && runuser -u attune -- attune --set data_dir=/var/lib/attune backup /work/backup/COPY && mv /work/backup/COPY /work/COPY"
 submit
 follow "attune.db-wal"
 await 60 "standalone works after the restore" does_work

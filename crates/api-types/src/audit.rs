@@ -28,6 +28,20 @@ pub struct AuditEntry {
     /// Names the command.
     #[schema(value_type = Uuid)]
     pub request_id: RequestId,
+    /// Whether `who` is the owner of a key (`key`), somebody on the machine whose name is as given (`local`), or
+    /// Attune itself (`system`).
+    #[serde(default)]
+    pub actor_kind: Option<String>,
+    /// The public part of the key that was shown.
+    #[serde(default)]
+    pub key_id: Option<String>,
+    /// The address that it came from.
+    #[serde(default)]
+    pub source_ip: Option<String>,
+    /// The way that it came: a request to the API (`http`), a command on the broker (`amqp`), a command that works
+    /// on the store itself (`cli`); `process` where nobody has asked.
+    #[serde(default)]
+    pub via: Option<String>,
 }
 
 /// Part of the audit log, the newest first.

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use attune_core::QueueStats;
-use attune_store::audit::what;
-use attune_store::{LeaseTrouble, Violations};
+use attune_store::{LeaseTrouble, Violations, What};
 use chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
 
 use attune_api_types::{HealthState, QueueHealth};
@@ -92,9 +91,9 @@ type Found = Vec<(HealthState, String)>;
 /// What must never happen; it stays visible until somebody has looked.
 fn judge_violations(violations: &[Violations], found: &mut Found) {
     for violation in violations {
-        let kind = match violation.what.as_str() {
-            what::LIMIT_VIOLATION => "more executions held a slot than the limit allows",
-            _ => "executions were not started in their order",
+        let kind = match violation.what == What::LimitViolation.name() {
+            true => "more executions held a slot than the limit allows",
+            false => "executions were not started in their order",
         };
         let at = violation.last_at.to_rfc3339_opts(SecondsFormat::Secs, true);
         let entries = violation.entries;

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use attune_api_types::{KeyList, KeyMade, KeyRequest, KeyState, KeyView, RotateRequest};
 use attune_identity::{Grants, Key, KeyId, Pattern, check_name};
-use attune_store::{KeyOutcome, KeyRecord, KeyRotation, KeyStanding, KeyStore, MAX_KEYS, NewKey};
+use attune_store::{
+    Actor, KeyOutcome, KeyRecord, KeyRotation, KeyStanding, KeyStore, MAX_KEYS, NewKey,
+};
 use axum::http::StatusCode;
 use tracing::error;
 
@@ -22,7 +24,7 @@ const MAX_OVERLAP: u64 = 365 * 24 * 3600;
 pub async fn create(
     keys: &dyn KeyStore,
     asked: KeyRequest,
-    who: String,
+    who: Actor,
     first: bool,
 ) -> Result<KeyMade, ApiError> {
     check_name(&asked.name).map_err(|problem| ApiError::field("name", problem))?;
@@ -67,7 +69,7 @@ pub async fn rotate(
     keys: &dyn KeyStore,
     old: &KeyId,
     asked: RotateRequest,
-    who: String,
+    who: Actor,
 ) -> Result<KeyMade, ApiError> {
     if asked.overlap_seconds > MAX_OVERLAP {
         let words = format!("`overlap_seconds` must be from 0 to {MAX_OVERLAP}");
@@ -93,7 +95,7 @@ pub async fn rotate(
 ///
 /// # Errors
 /// When there is no such key, or the store fails.
-pub async fn revoke(keys: &dyn KeyStore, id: &KeyId, who: &str) -> Result<(), ApiError> {
+pub async fn revoke(keys: &dyn KeyStore, id: &KeyId, who: &Actor) -> Result<(), ApiError> {
     stored(keys.revoke_key(id, who).await?, id)
 }
 

@@ -11,7 +11,7 @@ use attune_core::{
     ActionPolicy, ActionRef, ActionSpec, PolicySet, PolicyTarget, Reject, RequestId,
 };
 use attune_store::{
-    Applied, DocumentChange, MAX_DOCUMENTS, MAX_SET_BYTES, PolicyChanges, PolicyOutcome,
+    Actor, Applied, DocumentChange, MAX_DOCUMENTS, MAX_SET_BYTES, PolicyChanges, PolicyOutcome,
     PolicyVersion, StoredPolicies,
 };
 use axum::http::StatusCode;
@@ -74,7 +74,7 @@ pub(crate) async fn apply_action(
     known: &KnownPolicies,
     spec: &ActionSpec,
     partitions: u16,
-    who: &str,
+    who: &Actor,
 ) -> Result<Applied, ApiError> {
     for _ in 0..TRIES {
         let under = check_action(ports, known, spec).await?;
@@ -118,7 +118,7 @@ pub(crate) struct Asked {
     pub(crate) is_list: bool,
     /// The version that the one document must have now, if that is asked.
     pub(crate) if_version: Option<IfVersion>,
-    pub(crate) who: String,
+    pub(crate) who: Actor,
     pub(crate) reason: Option<String>,
 }
 

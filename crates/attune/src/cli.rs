@@ -83,6 +83,11 @@ pub(crate) enum Command {
     Worker,
     /// Bring the database's schema up to date.
     Migrate(MigrateCommand),
+    /// Copy the database of `attune standalone` into a new file, also while it runs.
+    Backup {
+        /// The file to be made, which only its owner may read; its folder must exist.
+        file: PathBuf,
+    },
     /// Fence off what was before the database was set back: once after a restore, before anything starts.
     RestoreFence(RestoreFenceArguments),
     /// Declare what is on the broker, and say who may do what there.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use attune_config::{Settings, Wiring, redact_urls};
-use attune_store::Store;
+use attune_store::{Actor, Store};
 
 use crate::cli::RestoreFenceArguments;
 use crate::{parts, say, with_store};
@@ -36,7 +36,7 @@ pub(crate) async fn restore_fence(
                 nobody_is_there(store.as_ref()).await?;
             }
             store
-                .restore_fence(attune_cli::who(&arguments.who))
+                .restore_fence(&Actor::at_console(attune_cli::who(&arguments.who)))
                 .await
                 .context("the fence could not be set")?;
             store.close().await;
@@ -51,7 +51,7 @@ pub(crate) async fn restore_fence(
 
 /// What is fenced, without a password. A file that is not there is not made: nothing was restored
 /// in that place, so another one is meant.
-fn place(settings: &Settings) -> anyhow::Result<String> {
+pub(crate) fn place(settings: &Settings) -> anyhow::Result<String> {
     if settings.wiring == Wiring::PostgresRabbitmq {
         return Ok(settings.database.url.redacted());
     }

@@ -13,7 +13,7 @@ use attune_api_types::{KeyList, KeyMade, KeyRequest, RotateRequest};
 use attune_cli::{KeyFailure, Keys, KeysArguments};
 use attune_config::Settings;
 use attune_identity::{KeyId, Pattern, Role};
-use attune_store::Store;
+use attune_store::{Actor, Store};
 
 use crate::cli::MigrateArguments;
 use crate::with_store;
@@ -29,7 +29,7 @@ pub(crate) async fn run(
     let patience = MigrateArguments {
         give_up_after: GIVE_UP_AFTER,
     };
-    let who = attune_cli::who(&std::env::var("USER").unwrap_or_default()).to_owned();
+    let who = Actor::at_console(attune_cli::who(&std::env::var("USER").unwrap_or_default()));
     let mut code = ExitCode::SUCCESS;
     let outcome = with_store(settings, "keys", &patience, async |store| {
         store
@@ -107,7 +107,7 @@ async fn first_key(store: &dyn Store) -> anyhow::Result<Option<KeyMade>> {
         rates: None,
         lifetime_seconds: None,
     };
-    match keys::create(store, asked, "attune".to_owned(), true).await {
+    match keys::create(store, asked, Actor::system("attune"), true).await {
         Ok(made) => Ok(Some(made)),
         // There are keys already.
         Err(error) if error.detail.code == "CONFLICT" => Ok(None),
@@ -117,7 +117,7 @@ async fn first_key(store: &dyn Store) -> anyhow::Result<Option<KeyMade>> {
 
 struct InStore {
     store: Arc<dyn Store>,
-    who: String,
+    who: Actor,
 }
 
 impl Keys for InStore {

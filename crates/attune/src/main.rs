@@ -1,6 +1,7 @@
 //! Attune, an execution queue: the roles, the demo, the benchmark and the client commands.
 
 mod api_role;
+mod backup;
 mod bench;
 mod check_history;
 mod cli;
@@ -196,7 +197,7 @@ fn run_http(fetch: &RunHttpArguments) -> ExitCode {
 
 async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     let embedded = match &cli.command {
-        Command::Standalone | Command::Demo(_) => true,
+        Command::Standalone | Command::Demo(_) | Command::Backup { .. } => true,
         Command::Doctor(arguments) => arguments.is_standalone(),
         _ => false,
     };
@@ -248,6 +249,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Worker => serve_one(&loaded, Role::Worker, &log).await,
         Command::Standalone => roles::serve(settings, &Role::ALL, &log).await,
         Command::Migrate(arguments) => migrate(settings, &arguments).await,
+        Command::Backup { ref file } => backup::run(settings, file).await,
         Command::RestoreFence(arguments) => {
             let program = fence::program(cli.config.as_deref(), &cli.set);
             fence::restore_fence(settings, &program, &arguments).await
@@ -288,6 +290,7 @@ fn start_log(command: &Command, loaded: &Loaded) -> anyhow::Result<telemetry::Lo
         Command::Demo(_)
             | Command::Bench(_)
             | Command::Migrate(_)
+            | Command::Backup { .. }
             | Command::RestoreFence(_)
             | Command::Topology(_)
             | Command::Config(_)
@@ -396,6 +399,10 @@ async fn migrate(settings: &Settings, command: &MigrateCommand) -> anyhow::Resul
             .migrate()
             .await
             .context("the schema could not be brought up to date")?;
+        store
+            .keep_audit_for(settings.audit.retention_days)
+            .await
+            .context("audit.retention_days could not be written down")?;
         // Here and not in a role, so that it is done once and before anything starts. Where the core
         // actions belong follows from the number of partitions, which is fixed first.
         store

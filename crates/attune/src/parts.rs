@@ -176,6 +176,7 @@ pub(crate) fn postgres_options(settings: &Settings, role: &str) -> anyhow::Resul
     options.general_connections = database.max_connections;
     options.acquire_timeout = database.acquire_timeout();
     options.statement_timeout = database.statement_timeout();
+    options.migrate_statement_timeout = database.migration_timeout();
     // What only looks at the database says nothing on the broker.
     options.broker_user = match role {
         "migrate" | "restore-fence" | "doctor" => None,

@@ -2,6 +2,7 @@
 
 mod figures;
 mod keepers;
+mod started;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -131,6 +132,7 @@ pub(crate) async fn serve(
             keys_command::hand_out_first_key(parts.store.as_ref(), &settings.data_dir).await?;
         }
     }
+    started::note(settings, roles, &parts, &shutdown);
     // They outlive the stop: a worker may let what it runs go on for hours.
     let probes = Shutdown::new();
     if let Some(listen) = ops_listen(settings, roles) {

@@ -95,6 +95,7 @@ async fn list(
             entry.who.clone(),
             entry.what.clone(),
             entry.target.clone(),
+            from(entry),
             or_dash(entry.reason.as_deref().map(one_line)),
         ]
     });
@@ -103,6 +104,7 @@ async fn list(
         Column::Words("who"),
         Column::Words("what"),
         Column::Words("target"),
+        Column::Words("from"),
         Column::Words("reason"),
     ];
     let text = table(&columns, rows.collect());
@@ -110,6 +112,13 @@ async fn list(
         true => format!("{text}\n(there are more: --limit N)"),
         false => text,
     }))
+}
+
+/// How it is known who did something: the way, the address and the key, as far as they are known.
+fn from(entry: &AuditEntry) -> String {
+    let parts = [&entry.via, &entry.source_ip, &entry.key_id];
+    let known: Vec<&str> = parts.into_iter().flatten().map(String::as_str).collect();
+    or_dash(Some(known.join(" ")).filter(|text| !text.is_empty()))
 }
 
 async fn verify(http: &Http, noted: Option<String>, json: bool) -> Result<Output, Failure> {

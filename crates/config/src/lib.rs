@@ -42,11 +42,11 @@ pub use otlp::OtlpSettings;
 pub use problem::{LoadError, Problem, Problems, Source};
 pub use secret::{Secret, redact_urls};
 pub use settings::{
-    BatchSettings, ClusterSettings, CompletionListenerSettings, DatabaseSettings, ExecutorSettings,
-    HistorySettings, IntakeSettings, LeaseSettings, LogFormat, LogSettings, MetricsSettings,
-    OpsSettings, PrintFormat, QueueSettings, ReconcileSettings, SandboxMode, SecretsSettings,
-    Settings, StatsSettings, Wiring, WorkerHttpSettings, WorkerLeaseSettings, WorkerLimits,
-    WorkerSettings, host_name,
+    AuditSettings, BatchSettings, ClusterSettings, CompletionListenerSettings, DatabaseSettings,
+    ExecutorSettings, HistorySettings, IntakeSettings, LeaseSettings, LogFormat, LogSettings,
+    MetricsSettings, OpsSettings, PrintFormat, QueueSettings, ReconcileSettings, SandboxMode,
+    SecretsSettings, Settings, StatsSettings, Wiring, WorkerHttpSettings, WorkerLeaseSettings,
+    WorkerLimits, WorkerSettings, host_name,
 };
 
 /// The commented default file, as it is in the program: every key with its default.

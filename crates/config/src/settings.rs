@@ -49,6 +49,8 @@ pub struct Settings {
     pub history: HistorySettings,
     /// What is secret in parameters.
     pub secrets: SecretsSettings,
+    /// The audit log.
+    pub audit: AuditSettings,
     /// Logging.
     pub log: LogSettings,
     /// Metrics and health of the roles other than the API.
@@ -83,6 +85,8 @@ pub struct DatabaseSettings {
     pub acquire_timeout_seconds: u64,
     /// See [`statement_timeout`](Self::statement_timeout).
     pub statement_timeout_seconds: u64,
+    /// See [`migration_timeout`](Self::migration_timeout).
+    pub migration_timeout_seconds: u64,
 }
 
 impl DatabaseSettings {
@@ -96,6 +100,12 @@ impl DatabaseSettings {
     #[must_use]
     pub const fn statement_timeout(&self) -> Duration {
         Duration::from_secs(self.statement_timeout_seconds)
+    }
+
+    /// After this time the server ends a statement of a migration.
+    #[must_use]
+    pub const fn migration_timeout(&self) -> Duration {
+        Duration::from_secs(self.migration_timeout_seconds)
     }
 }
 
@@ -269,6 +279,22 @@ impl HistorySettings {
 pub struct SecretsSettings {
     /// The keys with which it is encrypted; `None`: it is not.
     pub key_file: Option<PathBuf>,
+}
+
+/// The audit log.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct AuditSettings {
+    /// See [`retention`](Self::retention).
+    pub retention_days: u32,
+}
+
+impl AuditSettings {
+    /// How long entries are kept, and versions of policies that are not in force any more. Months go as a whole.
+    #[must_use]
+    pub const fn retention(&self) -> Duration {
+        days(self.retention_days)
+    }
 }
 
 /// Logging.

@@ -1,8 +1,9 @@
 //! Makes the store calls that an owner asks for.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use attune_core::{OwnerId, PolicySet};
+use attune_core::{Epoch, OwnerId, PartitionId, PolicySet};
 use attune_executor::owner::{Call, Failure, Looked, Reply};
 use attune_executor::queue::Millis;
 use attune_executor::stored::Sets;
@@ -17,6 +18,11 @@ use crate::convert::{self, duration};
 use crate::driver::boot_now;
 use crate::figures::{ExecutorFigures, LeaseTime};
 use crate::queue_figures::Names;
+
+/// How often it is tried to write down what was taken.
+const NOTE_TRIES: u32 = 12;
+/// The pause before each further try.
+const NOTE_PAUSE: Duration = Duration::from_secs(5);
 
 /// The store, and who asks.
 #[derive(Clone)]
@@ -78,6 +84,34 @@ impl Calls {
         }
     }
 
+    /// Has it written down which partitions were taken, beside everything else: nothing waits for that.
+    fn note_takeover(&self, taken: &[(PartitionId, Epoch)]) {
+        if taken.is_empty() {
+            return;
+        }
+        let (calls, taken) = (self.clone(), taken.to_vec());
+        tokio::spawn(async move {
+            for tried in 1.. {
+                let noted = calls
+                    .store
+                    .note_takeover(calls.owner, &calls.name, &taken)
+                    .await;
+                match noted {
+                    Ok(()) => return,
+                    Err(_) if tried < NOTE_TRIES => tokio::time::sleep(NOTE_PAUSE).await,
+                    Err(error) => {
+                        warn!(
+                            partitions = ?taken,
+                            error.message = error_chain(&error),
+                            "partitions were taken, and that could not be written into the audit log"
+                        );
+                        return;
+                    }
+                }
+            }
+        });
+    }
+
     async fn try_to(&self, call: Call) -> Result<Reply, StoreError> {
         let (store, owner, ttl) = (&self.store, self.owner, duration(self.ttl));
         Ok(match call {
@@ -101,12 +135,16 @@ impl Calls {
                 })
             }
             Call::Acquire(wanted) => {
-                Reply::Acquired(store.acquire(owner, &self.name, &wanted, ttl).await?)
+                let taken = store.acquire(owner, &self.name, &wanted, ttl).await?;
+                self.note_takeover(&taken);
+                Reply::Acquired(taken)
             }
             Call::TakeOver(observed) => {
                 let observed: Vec<_> = observed.into_iter().map(convert::observed).collect();
                 let taken = store.acquire_observed(owner, &self.name, &observed, ttl);
-                Reply::Acquired(taken.await?)
+                let taken = taken.await?;
+                self.note_takeover(&taken);
+                Reply::Acquired(taken)
             }
             Call::GiveUp(held, to) => {
                 store.give_up(owner, &held, to).await?;

@@ -21,7 +21,7 @@ use attune_executor::{Broken, Violation};
 use attune_messages::{encode, v1, v2};
 use attune_secrets::Keyring;
 use attune_store as store;
-use attune_store::audit::what;
+use attune_store::What;
 use chrono::{DateTime, Utc};
 use serde_json::json;
 use uuid::Uuid;
@@ -99,8 +99,8 @@ fn audit(audit: &Audit) -> store::NewAudit {
             status,
         } => store::NewAudit {
             request_id: *request_id,
-            who: who.clone(),
-            what: what::FORCE_RELEASE,
+            who: by_command(who),
+            what: What::ForceRelease,
             target: execution_id.to_string(),
             reason: Some(reason.clone()),
             before: Some(json!({
@@ -119,8 +119,8 @@ fn audit(audit: &Audit) -> store::NewAudit {
             attempt,
         } => store::NewAudit {
             request_id: *request_id,
-            who: who.clone(),
-            what: what::FORCE_RELEASE,
+            who: by_command(who),
+            what: What::ForceRelease,
             target: execution_id.to_string(),
             reason: Some(reason.clone()),
             before: Some(json!({"attempt": attempt})),
@@ -130,10 +130,21 @@ fn audit(audit: &Audit) -> store::NewAudit {
     }
 }
 
+/// Who asks by a command on the bus, as the command says.
+fn by_command(who: &str) -> store::Actor {
+    store::Actor {
+        name: who.to_owned(),
+        origin: store::Origin {
+            via: Some(store::Via::Amqp),
+            ..store::Origin::default()
+        },
+    }
+}
+
 fn violation_audit(violation: &Violation) -> store::NewAudit {
     let what = match violation.broken {
-        Broken::Order => what::ORDER_VIOLATION,
-        Broken::Limit => what::LIMIT_VIOLATION,
+        Broken::Order => What::OrderViolation,
+        Broken::Limit => What::LimitViolation,
     };
     let Violation {
         owner,
@@ -143,10 +154,13 @@ fn violation_audit(violation: &Violation) -> store::NewAudit {
         found_at,
         ..
     } = violation;
-    let key = format!("{what} {owner} {action_id} {executions:?} {attempt} {found_at}");
+    let key = format!(
+        "{} {owner} {action_id} {executions:?} {attempt} {found_at}",
+        what.name()
+    );
     store::NewAudit {
         request_id: RequestId::from_key(&key),
-        who: owner.clone(),
+        who: store::Actor::system(owner.clone()),
         what,
         target: violation.action_ref.clone(),
         reason: Some(violation.words.clone()),

@@ -57,7 +57,11 @@ pub struct Submit {
     )]
     pub wait_bound: Option<WaitBound>,
 }
-message!(Submit = "partition.submit");
+impl Message for Submit {
+    const TYPE: &'static str = "partition.submit";
+    // The next release of `scripts/try-upgrade` says it in a new version.
+    const VERSION: u32 = if cfg!(attune_next) { 2 } else { 1 };
+}
 
 /// End an execution, waiting or running. API → owner.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -75,6 +75,9 @@ impl Grant {
 /// A part of what the owner of a partition tells one life of a worker: what it may begin, what is settled,
 /// what it is to end. Owner → the worker's link. Its parts come true in the order in which they stand here.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+// The next release of `scripts/try-upgrade` says more than earlier ones know: a worker is replaced after the executors,
+// so a section can have new fields and no new version.
+#[cfg_attr(attune_next, serde(tag = "of_the_next_release"))]
 pub struct Section {
     /// For which life.
     pub worker: WorkerId,
@@ -180,7 +183,8 @@ pub struct WorkerReport {
 
 impl Message for WorkerReport {
     const TYPE: &'static str = "worker.report";
-    const VERSION: u32 = 1;
+    // The next release of `scripts/try-upgrade` says it in a new version.
+    const VERSION: u32 = if cfg!(attune_next) { 2 } else { 1 };
 }
 
 /// A worker has come, or is about to stop: a hint to look at the workers' leases. Worker → every executor.

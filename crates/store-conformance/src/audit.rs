@@ -3,17 +3,27 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use attune_core::RequestId;
+use attune_core::{Epoch, PartitionId, RequestId};
 use serde_json::json;
 
 use super::support::{World, fenced};
-use attune_store::audit::what;
-use attune_store::{Batch, NewAudit, Store, check_chain};
+use attune_store::{
+    Actor, ActorKind, Batch, NewAudit, Origin, ProcessStart, Store, StoredOrigin, Via, What,
+    check_chain,
+};
 
-fn entry(what: &'static str, target: &str) -> NewAudit {
+fn entry(what: What, target: &str) -> NewAudit {
     NewAudit {
         request_id: RequestId::fresh(),
-        who: "ann \u{1F980}".to_owned(),
+        who: Actor {
+            name: "ann \u{1F980}".to_owned(),
+            origin: Origin {
+                kind: Some(ActorKind::Key),
+                key: Some("0123456789ab".to_owned()),
+                address: Some("::ffff:192.0.2.7".parse().unwrap()),
+                via: Some(Via::Http),
+            },
+        },
         what,
         target: target.to_owned(),
         reason: Some("the worker's host is gone".to_owned()),
@@ -29,8 +39,8 @@ pub async fn an_entry_is_written_with_its_batch_and_once(store: Arc<dyn Store>) 
     let batch = Batch {
         inserts: vec![world.queued(&action)],
         audit: vec![
-            entry(what::FORCE_RELEASE, "1"),
-            entry(what::FORCE_RELEASE, "2"),
+            entry(What::ForceRelease, "1"),
+            entry(What::ForceRelease, "2"),
         ],
         ..world.batch()
     };
@@ -41,11 +51,19 @@ pub async fn an_entry_is_written_with_its_batch_and_once(store: Arc<dyn Store>) 
     assert_eq!(log.len(), 2);
     assert!(log[0].id > log[1].id, "the newest first");
     for (kept, new) in log.iter().rev().zip(&batch.audit) {
-        assert_eq!((&kept.who, &kept.target), (&new.who, &new.target));
+        assert_eq!((&kept.who, &kept.target), (&new.who.name, &new.target));
         assert_eq!(
             (kept.what.as_str(), kept.request_id),
-            (new.what, new.request_id)
+            (new.what.name(), new.request_id)
         );
+        let words = |text: &str| Some(text.to_owned());
+        let known = StoredOrigin {
+            actor_kind: words("key"),
+            key_id: words("0123456789ab"),
+            source_ip: words("192.0.2.7"),
+            via: words("http"),
+        };
+        assert_eq!(kept.origin, known);
         assert_eq!((&kept.reason, &kept.before), (&new.reason, &new.before));
         assert_eq!(kept.after, None);
     }
@@ -59,7 +77,7 @@ pub async fn a_fenced_batch_leaves_no_entry(store: Arc<dyn Store>) {
     let world = World::new(Arc::clone(&store)).await;
     world.lose(1).await;
     let batch = Batch {
-        audit: vec![entry(what::FORCE_RELEASE, "1")],
+        audit: vec![entry(What::ForceRelease, "1")],
         ..world.batch()
     };
     assert_eq!(fenced(store.commit(&batch).await), [1]);
@@ -73,11 +91,11 @@ pub async fn violations_are_summed_up(store: Arc<dyn Store>) {
     let both = ["p.a".to_owned(), "p.b".to_owned()];
     assert_eq!(store.violations(day, &both).await.unwrap(), []);
     let audit = vec![
-        entry(what::ORDER_VIOLATION, "p.b"),
-        entry(what::ORDER_VIOLATION, "p.b"),
-        entry(what::LIMIT_VIOLATION, "p.b"),
-        entry(what::LIMIT_VIOLATION, "p.a"),
-        entry(what::FORCE_RELEASE, "p.a"),
+        entry(What::OrderViolation, "p.b"),
+        entry(What::OrderViolation, "p.b"),
+        entry(What::LimitViolation, "p.b"),
+        entry(What::LimitViolation, "p.a"),
+        entry(What::ForceRelease, "p.a"),
     ];
     world
         .commit(&Batch {
@@ -94,9 +112,9 @@ pub async fn violations_are_summed_up(store: Arc<dyn Store>) {
         .map(|it| (it.action_ref.as_str(), it.what.as_str(), it.entries))
         .collect();
     let expected = [
-        ("p.a", what::LIMIT_VIOLATION, 1),
-        ("p.b", what::LIMIT_VIOLATION, 1),
-        ("p.b", what::ORDER_VIOLATION, 2),
+        ("p.a", What::LimitViolation.name(), 1),
+        ("p.b", What::LimitViolation.name(), 1),
+        ("p.b", What::OrderViolation.name(), 2),
     ];
     assert_eq!(found, expected);
 }
@@ -109,8 +127,8 @@ pub async fn entries_are_a_chain(store: Arc<dyn Store>) {
     assert_eq!((empty.entries, empty.head, empty.broken), (0, None, None));
     let batch = Batch {
         audit: vec![
-            entry(what::FORCE_RELEASE, "1"),
-            entry(what::FORCE_RELEASE, "2"),
+            entry(What::ForceRelease, "1"),
+            entry(What::ForceRelease, "2"),
         ],
         ..world.batch()
     };
@@ -120,10 +138,13 @@ pub async fn entries_are_a_chain(store: Arc<dyn Store>) {
         reason: None,
         before: None,
         after: Some(json!({"name": "a \u{1F980}", "list": [1, 2.5, null]})),
-        ..entry(what::KEY_CREATE, "")
+        ..entry(What::KeyCreate, "")
     };
     store.note_audit(&plain).await.unwrap();
-    store.restore_fence("ann").await.unwrap();
+    store
+        .restore_fence(&Actor::at_console("ann"))
+        .await
+        .unwrap();
     let whole = check_chain(&*store, None).await.unwrap();
     assert_eq!(
         (whole.entries, whole.first, whole.broken),
@@ -133,7 +154,7 @@ pub async fn entries_are_a_chain(store: Arc<dyn Store>) {
     let (no, noted) = whole.head.unwrap();
     assert_eq!(no, 4);
     store
-        .note_audit(&entry(what::KEY_REVOKE, "3"))
+        .note_audit(&entry(What::KeyRevoke, "3"))
         .await
         .unwrap();
     let later = check_chain(&*store, Some(&noted)).await.unwrap();
@@ -149,9 +170,16 @@ pub async fn entries_are_a_chain(store: Arc<dyn Store>) {
         let again = first.clone();
         again.link(&links[0].hash)
     });
-    let mut changed = first;
+    let mut changed = first.clone();
     changed.who.push('x');
     assert_ne!(changed.link(&[0; 32]), links[0].hash);
+    let mut changed = first.clone();
+    changed.origin.source_ip = Some("192.0.2.8".to_owned());
+    assert_ne!(changed.link(&[0; 32]), links[0].hash);
+    // One without an origin is hashed as before there were any.
+    let mut plain = first;
+    plain.origin = StoredOrigin::default();
+    assert_ne!(plain.link(&[0; 32]), links[0].hash);
     let at = chrono::DateTime::from_timestamp_micros(changed.at_micros).unwrap();
     let log = store.audit_log(None, 10).await.unwrap();
     assert_eq!(log.last().unwrap().at, at);
@@ -168,15 +196,59 @@ pub async fn what_somebody_applies_is_written_down(store: Arc<dyn Store>) {
     for _ in 0..2 {
         let under = store.policy_mark().await.unwrap().set_version;
         let applied = store
-            .apply_action_under(&spec, 4, "ann", under)
+            .apply_action_under(&spec, 4, &"ann".into(), under)
             .await
             .unwrap();
         assert!(applied.is_some());
     }
     let log = store.audit_log(None, 10).await.unwrap();
     assert_eq!(log.len(), 1, "{log:?}");
-    assert_eq!((&*log[0].what, &*log[0].who), (what::ACTION_APPLY, "ann"));
+    assert_eq!(
+        (&*log[0].what, &*log[0].who),
+        (What::ActionApply.name(), "ann")
+    );
     assert_eq!(log[0].target, spec.action_ref.to_string());
     assert_eq!(log[0].after.as_ref().unwrap()["env"], json!(["TOKEN"]));
     assert!(!format!("{log:?}").contains("canary-7"));
+}
+
+/// That a process has begun, and which partitions an executor has taken, are entries of the system.
+pub async fn what_begins_and_takes_over_is_written_down(store: Arc<dyn Store>) {
+    let world = World::new(Arc::clone(&store)).await;
+    let start = ProcessStart {
+        account: "attune".to_owned(),
+        target: "executor executor-1".to_owned(),
+        version: "1.2.3".to_owned(),
+        settings_sha256: "ab".repeat(32),
+    };
+    store.note_start(&start).await.unwrap();
+    let taken = [(PartitionId(0), Epoch(7)), (PartitionId(3), Epoch(9))];
+    store
+        .note_takeover(world.owner, "executor-1", &taken)
+        .await
+        .unwrap();
+    let log = store.audit_log(None, 10).await.unwrap();
+    let [takeover, begun] = &log[..] else {
+        panic!("{log:?}");
+    };
+    assert_eq!((&*begun.what, &*begun.who), ("config.start", "attune"));
+    assert_eq!(begun.target, "executor executor-1");
+    let after = begun.after.as_ref().unwrap();
+    assert_eq!(after["version"], "1.2.3");
+    assert_eq!(after["settings_sha256"], "ab".repeat(32));
+    assert_eq!(
+        (&*takeover.what, &*takeover.target),
+        ("partition.takeover", "executor-1")
+    );
+    let after = takeover.after.as_ref().unwrap();
+    assert_eq!(after["epochs"], json!({"0": 7, "3": 9}));
+    for entry in &log {
+        let origin = (
+            entry.origin.actor_kind.as_deref(),
+            entry.origin.via.as_deref(),
+        );
+        assert_eq!(origin, (Some("system"), Some("process")));
+    }
+    let check = check_chain(&*store, None).await.unwrap();
+    assert_eq!((check.entries, check.broken, check.unchained), (2, None, 0));
 }

@@ -8,7 +8,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::support::{LONG, World, fenced};
-use attune_store::audit::what;
+use attune_store::What;
 use attune_store::{
     Batch, DeadLetter, DeadLetterFilter, DeadLetterRetention, LETTER_OVERHEAD, NewDeadLetter,
     Requeue, Store,
@@ -35,7 +35,7 @@ fn requeue(letter: &DeadLetter) -> Requeue {
         id: letter.id,
         arrivals: letter.arrivals,
         request_id: RequestId::fresh(),
-        who: "ann".to_owned(),
+        who: "ann".into(),
         reason: Some("the action exists now".to_owned()),
     }
 }
@@ -141,14 +141,14 @@ pub async fn a_letter_is_put_back_once_and_audited(store: Arc<dyn Store>) {
     let [done, begun] = &log[..] else {
         panic!("two entries are wanted: {log:?}");
     };
-    assert_eq!(done.what, what::DEAD_LETTER_REQUEUE);
+    assert_eq!(done.what, What::DeadLetterRequeue.name());
     assert_eq!(done.request_id, mark.request_id);
-    assert_eq!(begun.what, what::DEAD_LETTER_REQUEUE_BEGUN);
+    assert_eq!(begun.what, What::DeadLetterRequeueBegun.name());
     assert_eq!(begun.request_id, mark.intent_id());
     let before = json!({"letter": seen.id, "source": new.source, "reason": new.reason});
     for entry in &log {
         assert_eq!(entry.target, new.message_id.to_string());
-        assert_eq!((&entry.who, &entry.reason), (&mark.who, &mark.reason));
+        assert_eq!((&entry.who, &entry.reason), (&mark.who.name, &mark.reason));
         assert_eq!(entry.before.as_ref(), Some(&before));
     }
 

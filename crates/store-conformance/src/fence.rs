@@ -7,7 +7,7 @@ use attune_core::{Epoch, Outcome, OwnerId, PartitionId, QueueTotals, Status};
 use super::support::{
     LONG, PARTITIONS, SHORT, World, end, eventually, fenced, grant, partitions, worker_lease,
 };
-use attune_store::audit::what;
+use attune_store::What;
 use attune_store::{Batch, FENCE_JUMP, Store};
 
 /// One lost partition holds the whole batch back, the parts of other partitions included.
@@ -129,7 +129,7 @@ pub async fn a_restore_fences_everybody_off(store: Arc<dyn Store>) {
         .renew_executor(world.owner, "executor-1", LONG, false)
         .await
         .unwrap();
-    store.restore_fence("ann").await.unwrap();
+    store.restore_fence(&"ann".into()).await.unwrap();
 
     let expected: Vec<u16> = (0..PARTITIONS).collect();
     assert_eq!(fenced(store.commit(&world.batch()).await), expected);
@@ -141,7 +141,7 @@ pub async fn a_restore_fences_everybody_off(store: Arc<dyn Store>) {
     assert_eq!(log.len(), 1);
     assert_eq!(
         (log[0].what.as_str(), log[0].who.as_str()),
-        (what::RESTORE_FENCE, "ann")
+        (What::RestoreFence.name(), "ann")
     );
 
     let taken = store

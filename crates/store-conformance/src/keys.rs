@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use attune_core::Asker;
 use attune_identity::{Grants, Key, Rate, Rates, Role};
-use attune_store::audit::what;
+use attune_store::What;
 use attune_store::{KeyOutcome, KeyRotation, KeyStanding, NewExecution, NewKey, Store};
 
 use crate::support::World;
@@ -23,7 +23,7 @@ fn new_key(name: &str) -> (Key, NewKey) {
         name: name.to_owned(),
         grants,
         lifetime: None,
-        who: "ann".to_owned(),
+        who: "ann".into(),
     };
     (key, new)
 }
@@ -60,7 +60,7 @@ pub async fn a_key_is_kept_and_revoked(store: Arc<dyn Store>) {
     assert_eq!(used.last_ip.as_deref(), Some("10.0.0.7"));
 
     for _ in 0..2 {
-        let revoked = store.revoke_key(key.id(), "bob").await.unwrap();
+        let revoked = store.revoke_key(key.id(), &"bob".into()).await.unwrap();
         assert_eq!(revoked, KeyOutcome::Stored);
     }
     let over = store.find_key(key.id()).await.unwrap().unwrap();
@@ -70,7 +70,13 @@ pub async fn a_key_is_kept_and_revoked(store: Arc<dyn Store>) {
 
     let log = store.audit_log(None, 10).await.unwrap();
     let told: Vec<_> = log.iter().rev().map(|it| (&*it.what, &*it.who)).collect();
-    assert_eq!(told, [(what::KEY_CREATE, "ann"), (what::KEY_REVOKE, "bob")]);
+    assert_eq!(
+        told,
+        [
+            (What::KeyCreate.name(), "ann"),
+            (What::KeyRevoke.name(), "bob")
+        ]
+    );
     assert!(log.iter().all(|it| it.target == key.id().as_str()));
     let hash = format!("{:?}", key.hash().0);
     assert!(
@@ -98,7 +104,7 @@ pub async fn a_name_is_of_one_key(store: Arc<dyn Store>) {
         store.create_key(&other, false).await.unwrap(),
         KeyOutcome::Stored
     );
-    store.revoke_key(key.id(), "ann").await.unwrap();
+    store.revoke_key(key.id(), &"ann".into()).await.unwrap();
     assert_eq!(
         store.create_key(&again, false).await.unwrap(),
         KeyOutcome::Stored
@@ -123,7 +129,7 @@ pub async fn a_key_is_rotated(store: Arc<dyn Store>) {
         hash: new.hash(),
         overlap,
         lifetime: Some(90 * DAY),
-        who: "ann".to_owned(),
+        who: "ann".into(),
     };
     let asked = rotation(&old, &fresh, DAY);
     assert_eq!(store.rotate_key(&asked).await.unwrap(), KeyOutcome::Stored);
@@ -159,13 +165,13 @@ pub async fn a_key_is_rotated(store: Arc<dyn Store>) {
         store.rotate_key(&unknown).await.unwrap(),
         KeyOutcome::Unknown
     );
-    let unknown = store.revoke_key(next.id(), "ann").await.unwrap();
+    let unknown = store.revoke_key(next.id(), &"ann".into()).await.unwrap();
     assert_eq!(unknown, KeyOutcome::Unknown);
     let log = store.audit_log(None, 10).await.unwrap();
     assert_eq!(log.len(), 3);
     assert_eq!(
         (&*log[0].what, &*log[0].target),
-        (what::KEY_ROTATE, fresh.id().as_str())
+        (What::KeyRotate.name(), fresh.id().as_str())
     );
 }
 

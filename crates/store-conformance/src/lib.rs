@@ -164,6 +164,7 @@ cases! { ($)
     audit::violations_are_summed_up,
     audit::entries_are_a_chain,
     audit::what_somebody_applies_is_written_down,
+    audit::what_begins_and_takes_over_is_written_down,
     keys::a_key_is_kept_and_revoked,
     keys::a_name_is_of_one_key,
     keys::what_waits_of_an_asker_is_counted,

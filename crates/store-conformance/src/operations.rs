@@ -6,7 +6,7 @@ use attune_core::{
     ActionRef, Epoch, ExecutionId, OperationFilter, OperationId, OperationKind, OperationProgress,
     PartOfOperation, PartitionId, Priority, RequestId, Status, Submission,
 };
-use attune_store::audit::what;
+use attune_store::What;
 use attune_store::{
     Batch, CommitError, MAX_OPEN_OPERATIONS, MovedExecution, NewExecution, NewOperation,
     OperationRecord, Store,
@@ -25,7 +25,7 @@ fn new(kind: OperationKind, filter: OperationFilter, partitions: &[u16]) -> NewO
         request_id: RequestId::fresh(),
         kind,
         filter,
-        who: "ann".to_owned(),
+        who: "ann".into(),
         reason: Some("the host moves, \u{1f4a5}".to_owned()),
         partitions: partitions.iter().copied().map(PartitionId).collect(),
     }
@@ -108,7 +108,7 @@ pub async fn an_operation_is_stored_once_and_comes_back(store: Arc<dyn Store>) {
     assert_eq!(log.len(), 4);
     assert!(
         log.iter()
-            .all(|entry| entry.what == what::OPERATION && entry.who == "ann")
+            .all(|entry| entry.what == What::Operation.name() && entry.who == "ann")
     );
     // One that nobody can be meant by is over at once.
     let nobody = begin(&store, &new(CANCEL, all(), &[])).await;

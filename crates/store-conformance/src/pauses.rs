@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use attune_core::{PauseMode, PauseTarget, RequestId};
-use attune_store::audit::what;
+use attune_store::What;
 use attune_store::{Pause, PauseChange, PauseOutcome, PauseSet, Store};
 
 use super::support::{PARTITIONS, ref_in, spec};
@@ -13,7 +13,7 @@ fn change(target: &PauseTarget, mode: Option<PauseMode>, who: &str) -> PauseChan
         request_id: RequestId::fresh(),
         target: target.clone(),
         mode,
-        who: who.to_owned(),
+        who: who.into(),
         reason: mode.map(|_| "the host of its database moves".to_owned()),
     }
 }
@@ -96,7 +96,7 @@ pub async fn a_pause_is_held_until_it_is_resumed(store: Arc<dyn Store>) {
             resume.target.as_str()
         ),
         (
-            what::QUEUES_RESUME,
+            What::QueuesResume.name(),
             "dan",
             format!("action {action_ref}").as_str()
         )

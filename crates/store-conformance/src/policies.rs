@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use attune_core::policy::Content;
 use attune_core::{ActionPolicy, PolicyScope, PolicyTarget, Priority, RequestId};
-use attune_store::audit::what;
+use attune_store::What;
 use attune_store::{
     Batch, DocumentChange, PolicyChanges, PolicyOutcome, PolicyVersion, Store, StoredPolicies,
 };
@@ -30,7 +30,7 @@ async fn changes(
 ) -> PolicyChanges {
     PolicyChanges {
         request_id: RequestId::fresh(),
-        who: "ann".to_owned(),
+        who: "ann".into(),
         reason: Some("a new host".to_owned()),
         mark: store.policy_mark().await.unwrap(),
         documents,
@@ -128,7 +128,7 @@ pub async fn documents_have_versions_in_the_order_of_the_commits(store: Arc<dyn 
             removal.who.as_str(),
             removal.target.as_str()
         ),
-        (what::POLICY_REMOVE, "ann", "global")
+        (What::PolicyRemove.name(), "ann", "global")
     );
     assert_eq!(
         (removal.before.as_ref(), removal.after.as_ref()),
@@ -245,7 +245,10 @@ pub async fn the_policy_of_an_action_is_changed_in_the_action(store: Arc<dyn Sto
     change(&store, &of, taken_back).await;
     let log = store.audit_log(None, 2).await.unwrap();
     let entries: Vec<_> = log.iter().map(|entry| entry.what.as_str()).collect();
-    assert_eq!(entries, [what::POLICY_REMOVE, what::POLICY_APPLY]);
+    assert_eq!(
+        entries,
+        [What::PolicyRemove.name(), What::PolicyApply.name()]
+    );
     assert_eq!(store.policy_changes(action.id).await.unwrap().len(), 3);
     let unknown = PolicyTarget::Action(ref_in(0, "unknown"));
     assert_eq!(store.policy_versions(&unknown, None, 10).await.unwrap(), []);
@@ -260,10 +263,11 @@ pub async fn an_action_is_applied_under_the_set_it_was_checked_under(store: Arc<
     let wanted = spec(&ref_in(2, "a"));
     let under = store.policy_mark().await.unwrap().set_version;
     change(&store, &PolicyTarget::Global, defaults(5)).await;
-    let late = store.apply_action_under(&wanted, PARTITIONS, "bob", under);
+    let bob = "bob".into();
+    let late = store.apply_action_under(&wanted, PARTITIONS, &bob, under);
     assert_eq!(late.await.unwrap(), None);
     assert_eq!(store.find_action(&wanted.action_ref).await.unwrap(), None);
-    let applied = store.apply_action_under(&wanted, PARTITIONS, "bob", under + 1);
+    let applied = store.apply_action_under(&wanted, PARTITIONS, &bob, under + 1);
     assert!(applied.await.unwrap().unwrap().created);
 }
 

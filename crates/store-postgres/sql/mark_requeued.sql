@@ -6,9 +6,11 @@ WITH marked AS (
     RETURNING message_id, reason, source
 ),
 noted AS (
-    INSERT INTO attune.audit_log (request_id, who, what, target, reason, before)
+    INSERT INTO attune.audit_log (request_id, who, what, target, reason, before,
+                                  actor_kind, key_id, source_ip, via)
     SELECT $3::uuid, $4::text, $5::text, message_id::text, $6::text,
-           json_build_object('letter', $1::bigint, 'source', source, 'reason', reason)
+           json_build_object('letter', $1::bigint, 'source', source, 'reason', reason),
+           $7::text, $8::text, $9::text, $10::text
     FROM marked
     ON CONFLICT (request_id) DO NOTHING
 )

@@ -16,5 +16,6 @@ workers AS (
 executors AS (
     DELETE FROM attune.executor_lease
 )
-INSERT INTO attune.audit_log (request_id, who, what, target, after)
-VALUES ($2::uuid, $3::text, $4::text, 'cluster', json_build_object('epochs', $1::bigint))
+INSERT INTO attune.audit_log (request_id, who, what, target, after, actor_kind, key_id, source_ip, via)
+VALUES ($2::uuid, $3::text, $4::text, 'cluster', json_build_object('epochs', $1::bigint),
+        $5::text, $6::text, $7::text, $8::text)

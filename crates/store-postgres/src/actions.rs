@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use attune_core::{
     Action, ActionId, ActionPolicy, ActionRef, ActionSpec, PartitionId, PolicyTarget,
 };
-use attune_store::{ActionStore, Applied, PolicyChange, StoreError, audit_of_apply};
+use attune_store::{ActionStore, Actor, Applied, PolicyChange, StoreError, audit_of_apply};
 use sqlx::postgres::{PgPool, PgTransaction};
 
 use crate::failure::{Failure, unreadable};
@@ -25,7 +25,7 @@ impl ActionStore for PostgresStore {
         partition_count: u16,
         changed_by: &str,
     ) -> Result<Applied, StoreError> {
-        let wanted = Wanted::new(spec, partition_count, changed_by);
+        let wanted = Wanted::new(spec, partition_count, &changed_by.into());
         let pool = self.db.general();
         let applied = self
             .db
@@ -116,17 +116,20 @@ pub(crate) fn action((id, partition, version, spec): ActionColumns) -> Result<Ac
 pub(crate) struct Wanted {
     spec: ActionSpec,
     partition: PartitionId,
-    changed_by: String,
+    changed_by: Actor,
     /// The version of the policy set under which it was checked, if it was.
     under: Option<i64>,
 }
 
 impl Wanted {
-    pub(crate) fn new(spec: &ActionSpec, partition_count: u16, changed_by: &str) -> Self {
+    pub(crate) fn new(spec: &ActionSpec, partition_count: u16, changed_by: &Actor) -> Self {
         Self {
             spec: spec.clone(),
             partition: PartitionId::of(spec.action_ref.as_str(), partition_count),
-            changed_by: text::text(changed_by).into_owned(),
+            changed_by: Actor {
+                name: text::text(changed_by).into_owned(),
+                ..changed_by.clone()
+            },
             under: None,
         }
     }

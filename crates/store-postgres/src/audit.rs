@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use attune_core::RequestId;
-use attune_store::{AuditEntry, AuditStore, ChainLink, NewAudit, RawAudit, StoreError, Violations};
+use attune_store::{
+    AuditEntry, AuditStore, ChainLink, NewAudit, ProcessStart, RawAudit, StoreError, StoredOrigin,
+    Violations,
+};
 use sqlx::Row as _;
 use sqlx::postgres::{PgArguments, PgRow};
 use uuid::Uuid;
@@ -70,6 +73,22 @@ impl AuditStore for PostgresStore {
             .await
     }
 
+    async fn note_start(&self, start: &ProcessStart) -> Result<(), StoreError> {
+        let query = sqlx::query(sql::NOTE_START)
+            .bind(RequestId::fresh().0)
+            .bind(text::text(&start.account).into_owned())
+            .bind(text::text(&start.target).into_owned())
+            .bind(start.version.clone())
+            .bind(start.settings_sha256.clone());
+        let pool = self.db.general();
+        self.db
+            .run(Purpose::General, async move {
+                query.execute(&pool).await?;
+                Ok(())
+            })
+            .await
+    }
+
     async fn violations(
         &self,
         within: Duration,
@@ -95,11 +114,14 @@ pub(crate) fn parameters(entries: &[NewAudit]) -> Result<PgArguments, StoreError
     let mut binds = Binds::default();
     binds.column(entries, |entry| entry.request_id.0);
     binds.column(entries, |entry| text::text(&entry.who));
-    binds.column(entries, |entry| entry.what);
+    binds.column(entries, |entry| entry.what.name());
     binds.column(entries, |entry| text::text(&entry.target));
     binds.column(entries, |entry| text::optional(entry.reason.as_ref()));
     binds.column(entries, |entry| json(&entry.before));
     binds.column(entries, |entry| json(&entry.after));
+    for column in 0..4 {
+        binds.column(entries, |entry| entry.who.origin.columns()[column].clone());
+    }
     binds.finish()
 }
 
@@ -117,6 +139,16 @@ fn entry(row: &PgRow) -> Result<AuditEntry, Failure> {
         before: json("before")?,
         after: json("after")?,
         request_id: RequestId(row.try_get::<Uuid, _>("request_id")?),
+        origin: origin(row)?,
+    })
+}
+
+fn origin(row: &PgRow) -> Result<StoredOrigin, sqlx::Error> {
+    Ok(StoredOrigin {
+        actor_kind: row.try_get("actor_kind")?,
+        key_id: row.try_get("key_id")?,
+        source_ip: row.try_get("source_ip")?,
+        via: row.try_get("via")?,
     })
 }
 
@@ -134,6 +166,7 @@ fn link(row: &PgRow) -> Result<ChainLink, Failure> {
             before: row.try_get("before")?,
             after: row.try_get("after")?,
             request_id: RequestId(row.try_get::<Uuid, _>("request_id")?),
+            origin: origin(row)?,
         }),
     };
     Ok(ChainLink {

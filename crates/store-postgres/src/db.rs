@@ -222,6 +222,11 @@ impl Db {
         figures.collect()
     }
 
+    /// How often a migration that meets a lock is begun again.
+    pub(crate) fn migrate_tries(&self) -> u32 {
+        self.options.0.migrate_tries
+    }
+
     /// How to connect for changing the schema.
     pub(crate) fn migration_options(&self) -> PgConnectOptions {
         let (options, base) = &*self.options;

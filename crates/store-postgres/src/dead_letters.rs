@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use attune_core::RequestId;
-use attune_store::audit::what;
 use attune_store::{
     DeadLetter, DeadLetterFilter, DeadLetterRetention, DeadLetterStore, LETTER_OVERHEAD,
-    NewDeadLetter, Requeue, StoreError,
+    NewDeadLetter, Requeue, StoreError, What,
 };
 use sqlx::Row as _;
 use sqlx::postgres::{PgArguments, PgRow};
@@ -79,12 +78,12 @@ impl DeadLetterStore for PostgresStore {
     }
 
     async fn begin_requeue(&self, requeue: &Requeue) -> Result<bool, StoreError> {
-        let named = (requeue.intent_id(), what::DEAD_LETTER_REQUEUE_BEGUN);
+        let named = (requeue.intent_id(), What::DeadLetterRequeueBegun);
         self.note_requeue(sql::BEGIN_REQUEUE, requeue, named).await
     }
 
     async fn mark_requeued(&self, requeue: &Requeue) -> Result<bool, StoreError> {
-        let named = (requeue.request_id, what::DEAD_LETTER_REQUEUE);
+        let named = (requeue.request_id, What::DeadLetterRequeue);
         self.note_requeue(sql::MARK_REQUEUED, requeue, named).await
     }
 
@@ -138,15 +137,20 @@ impl PostgresStore {
         &self,
         statement: &'static str,
         requeue: &Requeue,
-        (entry_id, what): (RequestId, &'static str),
+        (entry_id, what): (RequestId, What),
     ) -> Result<bool, StoreError> {
+        let [kind, key, address, via] = requeue.who.origin.columns();
         let query = sqlx::query_scalar(statement)
             .bind(requeue.id)
             .bind(counter(requeue.arrivals))
             .bind(entry_id.0)
             .bind(text::text(&requeue.who).into_owned())
-            .bind(what)
-            .bind(text::optional(requeue.reason.as_ref()).map(String::from));
+            .bind(what.name())
+            .bind(text::optional(requeue.reason.as_ref()).map(String::from))
+            .bind(kind)
+            .bind(key)
+            .bind(address)
+            .bind(via);
         let pool = self.db.general();
         self.db
             .run(Purpose::General, async move {

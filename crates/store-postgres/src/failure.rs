@@ -76,6 +76,14 @@ impl Failure {
         }
     }
 
+    /// Whether a lock was not free in time. Nothing was written.
+    pub(crate) fn is_locked(&self) -> bool {
+        match self {
+            Self::Database(error) => code(error).as_deref() == Some("55P03"),
+            Self::Store(_) => false,
+        }
+    }
+
     /// Names the execution that could not be read.
     pub(crate) fn of_execution(self, id: i64) -> Self {
         let words = match self {

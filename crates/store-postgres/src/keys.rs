@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use attune_core::Asker;
 use attune_identity::{KeyHash, KeyId};
 use attune_store::{
-    KeyOutcome, KeyRecord, KeyRotation, KeyStanding, KeyStore, MAX_KEYS, NewAudit, NewKey,
+    Actor, KeyOutcome, KeyRecord, KeyRotation, KeyStanding, KeyStore, MAX_KEYS, NewAudit, NewKey,
     StoreError, audit_of_revocation, stored_grants,
 };
 use sqlx::Row as _;
@@ -41,8 +41,8 @@ impl KeyStore for PostgresStore {
             .await
     }
 
-    async fn revoke_key(&self, id: &KeyId, who: &str) -> Result<KeyOutcome, StoreError> {
-        let (id, who) = (id.clone(), text::text(who).into_owned());
+    async fn revoke_key(&self, id: &KeyId, who: &Actor) -> Result<KeyOutcome, StoreError> {
+        let (id, who) = (id.clone(), who.clone());
         let pool = self.db.general();
         self.db
             .run(
@@ -153,11 +153,11 @@ async fn rotate(pool: &PgPool, rotation: &KeyRotation) -> Result<KeyOutcome, Fai
     finish(transaction, rotation.audit()).await
 }
 
-async fn revoke(pool: &PgPool, id: &KeyId, who: &str) -> Result<KeyOutcome, Failure> {
+async fn revoke(pool: &PgPool, id: &KeyId, who: &Actor) -> Result<KeyOutcome, Failure> {
     let mut transaction = pool.begin().await?;
     let revoked = sqlx::query(sql::REVOKE_KEY)
         .bind(id.as_str())
-        .bind(who)
+        .bind(text::text(who))
         .execute(&mut *transaction)
         .await?;
     if revoked.rows_affected() == 0 {

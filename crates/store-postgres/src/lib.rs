@@ -42,8 +42,8 @@ mod workers;
 
 use async_trait::async_trait;
 use attune_core::RequestId;
-use attune_store::audit::what;
-use attune_store::{FENCE_JUMP, PoolFigures, Store, StoreError};
+use attune_store::What;
+use attune_store::{Actor, FENCE_JUMP, PoolFigures, Store, StoreError};
 
 use crate::db::Db;
 pub use crate::failure::is_forbidden;
@@ -130,12 +130,29 @@ impl Store for PostgresStore {
             .await
     }
 
-    async fn restore_fence(&self, who: &str) -> Result<(), StoreError> {
+    async fn restore_fence(&self, who: &Actor) -> Result<(), StoreError> {
+        let [kind, key, address, via] = who.origin.columns();
         let query = sqlx::query(sql::RESTORE_FENCE)
             .bind(FENCE_JUMP)
             .bind(RequestId::fresh().0)
             .bind(text::text(who).into_owned())
-            .bind(what::RESTORE_FENCE);
+            .bind(What::RestoreFence.name())
+            .bind(kind)
+            .bind(key)
+            .bind(address)
+            .bind(via);
+        let pool = self.db.general();
+        self.db
+            .run(Purpose::General, async move {
+                query.execute(&pool).await?;
+                Ok(())
+            })
+            .await
+    }
+
+    async fn keep_audit_for(&self, days: u32) -> Result<(), StoreError> {
+        let days = i32::try_from(days).unwrap_or(i32::MAX);
+        let query = sqlx::query(sql::KEEP_AUDIT_FOR).bind(days);
         let pool = self.db.general();
         self.db
             .run(Purpose::General, async move {

@@ -33,7 +33,7 @@ impl OperationStore for PostgresStore {
         new: &NewOperation,
     ) -> Result<Option<OperationRecord>, StoreError> {
         let mut new = new.clone();
-        new.who = text::text(&new.who).into_owned();
+        new.who.name = text::text(&new.who).into_owned();
         new.reason = text::optional(new.reason.as_ref()).map(String::from);
         let pool = self.db.general();
         self.db
@@ -103,7 +103,7 @@ async fn begin(pool: &PgPool, new: &NewOperation) -> Result<Option<OperationReco
         .bind(kind)
         .bind(filter_text(&new.filter))
         .bind(args.to_string())
-        .bind(&new.who)
+        .bind(&new.who.name)
         .bind(new.reason.as_deref())
         .bind(i64::from(MAX_OPEN_OPERATIONS))
         .fetch_optional(&mut *transaction)

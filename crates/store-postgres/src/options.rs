@@ -27,6 +27,10 @@ pub struct PostgresOptions {
     /// How long the server works on one slow statement (a list, the upkeep). Statements by key
     /// have bounds of their own.
     pub statement_timeout: Duration,
+    /// How long the server works on one statement of a migration, such as the building of an index.
+    pub migrate_statement_timeout: Duration,
+    /// How often a migration that meets a lock is begun again.
+    pub migrate_tries: u32,
     /// How much of the dead letters is kept between two upkeeps.
     pub letters: DeadLetterRetention,
     /// The user of the broker as whom this process speaks, where the broker vouches for it: workers that it
@@ -45,6 +49,8 @@ impl PostgresOptions {
             general_connections: 4,
             acquire_timeout: Duration::from_secs(5),
             statement_timeout: Duration::from_secs(30),
+            migrate_statement_timeout: Duration::from_secs(3600),
+            migrate_tries: 20,
             letters: DeadLetterRetention::USUAL,
             broker_user: None,
         }
@@ -76,6 +82,8 @@ impl fmt::Debug for PostgresOptions {
             .field("general_connections", &self.general_connections)
             .field("acquire_timeout", &self.acquire_timeout)
             .field("statement_timeout", &self.statement_timeout)
+            .field("migrate_statement_timeout", &self.migrate_statement_timeout)
+            .field("migrate_tries", &self.migrate_tries)
             .field("letters", &self.letters)
             .finish_non_exhaustive()
     }

@@ -8,10 +8,10 @@ use attune_core::{
     QueueTotals, RequestGap, RequestId, Status, WorkerId,
 };
 use attune_store::{
-    ActivePage, ActivePlace, ActiveSlice, Batch, CommitError, Committed, ExecutionLabels,
-    ExecutionWords, ExecutorRow, GrantedBody, Lease, Lookup, MAX_BODIES_BYTES, MeterPage,
-    MeterPlace, MeterRow, ObservedLease, PartitionStore, PauseSet, SlotRow, StoreError,
-    StoredPolicies, TroubleNote, WorkerEnd,
+    ActivePage, ActivePlace, ActiveSlice, AuditStore as _, Batch, CommitError, Committed,
+    ExecutionLabels, ExecutionWords, ExecutorRow, GrantedBody, Lease, Lookup, MAX_BODIES_BYTES,
+    MeterPage, MeterPlace, MeterRow, ObservedLease, PartitionStore, PauseSet, SlotRow, StoreError,
+    StoredPolicies, TroubleNote, WorkerEnd, audit_of_takeover,
 };
 use chrono::{DateTime, Utc};
 use sqlx::postgres::PgPool;
@@ -97,6 +97,16 @@ impl PartitionStore for PostgresStore {
                 let rows = sqlx::query_as_with(sql::ACQUIRE_OBSERVED, parameters);
                 Ok(taken(rows.fetch_all(&pool).await?))
             })
+            .await
+    }
+
+    async fn note_takeover(
+        &self,
+        owner: OwnerId,
+        owner_name: &str,
+        taken: &[(PartitionId, Epoch)],
+    ) -> Result<(), StoreError> {
+        self.note_audit(&audit_of_takeover(owner, owner_name, taken))
             .await
     }
 

@@ -38,7 +38,7 @@ type HeldColumns = (
 impl PauseStore for PostgresStore {
     async fn change_pause(&self, change: &PauseChange) -> Result<PauseOutcome, StoreError> {
         let mut change = change.clone();
-        change.who = text::text(&change.who).into_owned();
+        change.who.name = text::text(&change.who).into_owned();
         change.reason = text::optional(change.reason.as_ref()).map(String::from);
         let pool = self.db.general();
         self.db
@@ -164,7 +164,7 @@ async fn write(
         .bind(target.scope())
         .bind(target.target())
         .bind(mode.as_str())
-        .bind(&change.who)
+        .bind(&change.who.name)
         .bind(change.reason.as_deref())
         .fetch_one(&mut **transaction)
         .await?;
@@ -172,7 +172,7 @@ async fn write(
         target: target.clone(),
         mode,
         since,
-        who: change.who.clone(),
+        who: change.who.name.clone(),
         reason: change.reason.clone(),
     }))
 }

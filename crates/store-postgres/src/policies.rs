@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use attune_core::{ActionSpec, PartitionId, PolicyTarget};
 use attune_store::{
-    Applied, Batch, DocumentChange, PolicyChanges, PolicyMark, PolicyOutcome, PolicyStore,
+    Actor, Applied, Batch, DocumentChange, PolicyChanges, PolicyMark, PolicyOutcome, PolicyStore,
     PolicyVersion, StoreError, StoredPolicies,
 };
 use chrono::{DateTime, Utc};
@@ -53,7 +53,7 @@ impl PolicyStore for PostgresStore {
 
     async fn change_policies(&self, changes: &PolicyChanges) -> Result<PolicyOutcome, StoreError> {
         let mut changes = changes.clone();
-        changes.who = text::text(&changes.who).into_owned();
+        changes.who.name = text::text(&changes.who).into_owned();
         changes.reason = text::optional(changes.reason.as_ref()).map(String::from);
         let pool = self.db.general();
         self.db
@@ -68,7 +68,7 @@ impl PolicyStore for PostgresStore {
         &self,
         spec: &ActionSpec,
         partition_count: u16,
-        changed_by: &str,
+        changed_by: &Actor,
         set_version: i64,
     ) -> Result<Option<Applied>, StoreError> {
         let wanted = Wanted::new(spec, partition_count, changed_by).under(set_version);
@@ -256,7 +256,7 @@ async fn change(pool: &PgPool, changes: &PolicyChanges) -> Result<PolicyOutcome,
             version,
             set_version: Some(set_version),
             document: after,
-            who: changes.who.clone(),
+            who: changes.who.name.clone(),
             at,
             reason: changes.reason.clone(),
         });

@@ -1,5 +1,7 @@
 //! Bringing the schema up to date, and judging it.
 
+use std::time::Duration;
+
 use attune_store::StoreError;
 use sqlx::SqlSafeStr as _;
 use sqlx::migrate::{Migration, MigrationType, Migrator};
@@ -7,13 +9,25 @@ use sqlx::postgres::{PgPool, PgPoolOptions};
 
 use crate::db::Db;
 use crate::failure::{Failure, of_migration};
-use crate::sessions::Purpose;
+use crate::sessions::{LOCK_TIMEOUT, Purpose};
 use crate::sql;
 use crate::survey::SchemaSurvey;
 use crate::upkeep::make_days;
 
+/// How much longer the pause before each further try is.
+const PAUSE: Duration = Duration::from_secs(1);
+/// The longest.
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
 /// Where the migrations that were applied are written down.
 const TABLE: &str = "attune.schema_migration";
+
+/// What the next release of `scripts/try-upgrade` adds, to a table of which every executor has prepared statements.
+const NEXT: (i64, &str, &str) = (
+    9999,
+    "additive_next",
+    "ALTER TABLE attune.execution_active ADD COLUMN of_the_next_release text",
+);
 
 /// The migrations, in order.
 fn migrations() -> Vec<Migration> {
@@ -178,8 +192,14 @@ fn migrations() -> Vec<Migration> {
             "additive_asker",
             include_str!("../../../migrations/postgres/0039_additive_asker.sql"),
         ),
+        (
+            40,
+            "additive_audit_origin",
+            include_str!("../../../migrations/postgres/0040_additive_audit_origin.sql"),
+        ),
     ];
     all.into_iter()
+        .chain(cfg!(attune_next).then_some(NEXT))
         .map(|(version, name, text)| {
             Migration::new(
                 version,
@@ -204,16 +224,32 @@ impl Db {
     /// Brings the schema to what this program needs; an advisory lock lets one caller at a time
     /// do so. Also makes the partitions of the days to come.
     pub(crate) async fn migrate(&self) -> Result<(), StoreError> {
-        let options = self.migration_options();
+        let (options, tries) = (self.migration_options(), self.migrate_tries());
         self.run(Purpose::Migrate, async move {
-            // A pool of one, closed in every case: a failed migration leaves its session's
-            // advisory lock behind, and with the session the lock goes.
-            let pool = PgPoolOptions::new()
-                .max_connections(1)
-                .connect_lazy_with(options);
-            let migrated = migrate(&pool).await;
-            pool.close().await;
-            migrated
+            for tried in 1.. {
+                // A pool of one, closed in every case: a failed migration leaves its session's
+                // advisory lock behind, and with the session the lock goes.
+                let pool = PgPoolOptions::new()
+                    .max_connections(1)
+                    .connect_lazy_with(options.clone());
+                let migrated = migrate(&pool).await;
+                pool.close().await;
+                match migrated {
+                    Err(failure) if failure.is_locked() && tried < tries => {
+                        let pause = PAUSE.saturating_mul(tried).min(LONGEST_PAUSE);
+                        tracing::warn!(
+                            tried,
+                            "a migration waits for somebody who holds a table, or for another `attune migrate`; \
+                             it is begun again in {} s",
+                            pause.as_secs()
+                        );
+                        tokio::time::sleep(pause).await;
+                    }
+                    Err(failure) if failure.is_locked() => return Err(locked(tried)),
+                    migrated => return migrated,
+                }
+            }
+            Ok(())
         })
         .await
     }
@@ -224,6 +260,17 @@ impl Db {
         self.run(Purpose::General, async move { check(&pool).await })
             .await
     }
+}
+
+/// Why a migration is given up that meets a lock again and again.
+fn locked(tried: u32) -> Failure {
+    misfit(format!(
+        "a migration has met a lock {tried} times, each for {} s; what it had begun was taken back and nothing is \
+         lost. Somebody holds a table (a dump, a transaction that is left open: `SELECT pid, application_name, \
+         state, xact_start FROM pg_stat_activity ORDER BY xact_start`), or another `attune migrate` runs. Let it \
+         end, then begin again",
+        LOCK_TIMEOUT.as_secs()
+    ))
 }
 
 async fn migrate(pool: &PgPool) -> Result<(), Failure> {

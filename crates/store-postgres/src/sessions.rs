@@ -26,8 +26,9 @@ const SPARE: Duration = Duration::from_secs(5);
 /// How long the question whether a connection is sound may go without an answer.
 const CHECK_PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long a statement waits for a lock.
-const LOCK_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long a statement waits for a lock. Whoever waits for a table keeps all others out who come after, so a
+/// migration waits no longer than they can bear, and tries again.
+pub(crate) const LOCK_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A connection that has been idle for longer is asked whether it is sound before it is used.
 const CHECK_AFTER_IDLE: Duration = Duration::from_secs(2);
@@ -132,8 +133,7 @@ impl Purpose {
             Self::Commit | Self::Key => KEY_STATEMENT_TIMEOUT,
             Self::Lease => LEASE_STATEMENT_TIMEOUT,
             Self::General => options.statement_timeout,
-            // Nobody can say how long a migration takes: no bound.
-            Self::Migrate => Duration::ZERO,
+            Self::Migrate => options.migrate_statement_timeout,
         }
     }
 
@@ -177,13 +177,9 @@ impl Purpose {
         base: &PgConnectOptions,
     ) -> PgConnectOptions {
         let millis = |duration: Duration| duration.as_millis().to_string();
-        let lock_timeout = match self {
-            Self::Migrate => Duration::ZERO,
-            _ => LOCK_TIMEOUT,
-        };
         let bounds = [
             ("statement_timeout", millis(self.statement_timeout(options))),
-            ("lock_timeout", millis(lock_timeout)),
+            ("lock_timeout", millis(LOCK_TIMEOUT)),
             // A stopped or cut-off client must not keep its locks: 10 s inside a transaction,
             // 15 s for the network, and a look whether it is still there every 5 s meanwhile.
             ("idle_in_transaction_session_timeout", "10000".to_owned()),

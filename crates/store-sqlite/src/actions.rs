@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use attune_core::{
     Action, ActionId, ActionPolicy, ActionRef, ActionSpec, PartitionId, PolicyScope,
 };
-use attune_store::{ActionStore, Applied, PolicyChange, StoreError, audit_of_apply};
+use attune_store::{ActionStore, Actor, Applied, PolicyChange, StoreError, audit_of_apply};
 use sqlx::Row as _;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
@@ -24,7 +24,7 @@ impl ActionStore for SqliteStore {
         partition_count: u16,
         changed_by: &str,
     ) -> Result<Applied, StoreError> {
-        let wanted = Wanted::new(spec, partition_count, changed_by);
+        let wanted = Wanted::new(spec, partition_count, &changed_by.into());
         let applied = apply_action(self, wanted).await?;
         applied.ok_or_else(|| StoreError::Conflict("the policy set has changed".to_owned()))
     }
@@ -66,17 +66,17 @@ impl ActionStore for SqliteStore {
 pub(crate) struct Wanted {
     spec: ActionSpec,
     partition: PartitionId,
-    changed_by: String,
+    changed_by: Actor,
     /// The version of the policy set under which it was checked, if it was.
     under: Option<i64>,
 }
 
 impl Wanted {
-    pub(crate) fn new(spec: &ActionSpec, partition_count: u16, changed_by: &str) -> Self {
+    pub(crate) fn new(spec: &ActionSpec, partition_count: u16, changed_by: &Actor) -> Self {
         Self {
             spec: spec.clone(),
             partition: PartitionId::of(spec.action_ref.as_str(), partition_count),
-            changed_by: changed_by.to_owned(),
+            changed_by: changed_by.clone(),
             under: None,
         }
     }

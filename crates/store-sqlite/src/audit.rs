@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use attune_core::RequestId;
-use attune_store::{AuditEntry, AuditStore, ChainLink, NewAudit, RawAudit, StoreError, Violations};
+use attune_store::{
+    AuditEntry, AuditStore, ChainLink, NewAudit, ProcessStart, RawAudit, StoreError, StoredOrigin,
+    Violations,
+};
 use sqlx::Row as _;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
@@ -60,6 +63,10 @@ impl AuditStore for SqliteStore {
                 .await
         })
         .await
+    }
+
+    async fn note_start(&self, start: &ProcessStart) -> Result<(), StoreError> {
+        self.note_audit(&start.audit()).await
     }
 
     async fn violations(
@@ -145,6 +152,16 @@ fn raw(row: &SqliteRow, id: i64) -> Result<RawAudit, sqlx::Error> {
         before: row.try_get("before")?,
         after: row.try_get("after")?,
         request_id: RequestId(uuid(row.try_get("request_id")?)?),
+        origin: origin(row)?,
+    })
+}
+
+fn origin(row: &SqliteRow) -> Result<StoredOrigin, sqlx::Error> {
+    Ok(StoredOrigin {
+        actor_kind: row.try_get("actor_kind")?,
+        key_id: row.try_get("key_id")?,
+        source_ip: row.try_get("source_ip")?,
+        via: row.try_get("via")?,
     })
 }
 
@@ -162,6 +179,7 @@ fn entry(row: &SqliteRow) -> Result<AuditEntry, sqlx::Error> {
         before: json("before")?,
         after: json("after")?,
         request_id: RequestId(uuid(row.try_get("request_id")?)?),
+        origin: origin(row)?,
     })
 }
 

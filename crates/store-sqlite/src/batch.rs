@@ -171,6 +171,8 @@ struct AuditRow<'a> {
     /// JSON inside of a JSON string.
     before: Option<String>,
     after: Option<String>,
+    /// The columns of it.
+    origin: [Option<String>; 4],
 }
 
 #[derive(Serialize)]
@@ -366,11 +368,12 @@ fn audit_row(entry: &NewAudit) -> AuditRow<'_> {
     AuditRow {
         request_id: entry.request_id.to_string(),
         who: &entry.who,
-        what: entry.what,
+        what: entry.what.name(),
         target: &entry.target,
         reason: entry.reason.as_deref(),
         before: entry.before.as_ref().map(text_of),
         after: entry.after.as_ref().map(text_of),
+        origin: entry.who.origin.columns(),
     }
 }
 

@@ -4,10 +4,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use attune_core::RequestId;
-use attune_store::audit::what;
 use attune_store::{
     DeadLetter, DeadLetterFilter, DeadLetterRetention, DeadLetterStore, LETTER_OVERHEAD, NewAudit,
-    NewDeadLetter, Requeue, StoreError,
+    NewDeadLetter, Requeue, StoreError, What,
 };
 use serde_json::json;
 use sqlx::Row as _;
@@ -157,7 +156,7 @@ async fn begin(connection: &mut SqliteConnection, requeue: Requeue) -> Result<bo
         .bind(count(requeue.arrivals))
         .fetch_optional(&mut *connection)
         .await?;
-    let named = (requeue.intent_id(), what::DEAD_LETTER_REQUEUE_BEGUN);
+    let named = (requeue.intent_id(), What::DeadLetterRequeueBegun);
     note(connection, letter, requeue, named).await
 }
 
@@ -165,10 +164,10 @@ async fn mark(connection: &mut SqliteConnection, requeue: Requeue) -> Result<boo
     let letter = sqlx::query_as(sql::MARK_REQUEUED)
         .bind(requeue.id)
         .bind(count(requeue.arrivals))
-        .bind(requeue.who.clone())
+        .bind(requeue.who.name.clone())
         .fetch_optional(&mut *connection)
         .await?;
-    let named = (requeue.request_id, what::DEAD_LETTER_REQUEUE);
+    let named = (requeue.request_id, What::DeadLetterRequeue);
     note(connection, letter, requeue, named).await
 }
 
@@ -178,7 +177,7 @@ async fn note(
     connection: &mut SqliteConnection,
     letter: Option<(String, String, String)>,
     requeue: Requeue,
-    (request_id, what): (RequestId, &'static str),
+    (request_id, what): (RequestId, What),
 ) -> Result<bool, Failure> {
     let Some((message_id, reason, source)) = letter else {
         return Ok(false);

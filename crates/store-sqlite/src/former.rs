@@ -1,8 +1,8 @@
 //! What earlier processes have left behind in the file.
 
 use attune_core::RequestId;
-use attune_store::audit::what;
-use attune_store::{FENCE_JUMP, NewAudit};
+use attune_store::What;
+use attune_store::{Actor, FENCE_JUMP, NewAudit};
 use serde_json::json;
 use sqlx::sqlite::SqliteConnection;
 
@@ -28,7 +28,7 @@ pub(crate) async fn end_leases(connection: &mut SqliteConnection) -> Result<(), 
 }
 
 /// Ends every lease and makes the epochs jump, with an entry in the audit log.
-pub(crate) async fn fence(connection: &mut SqliteConnection, who: String) -> Result<(), Failure> {
+pub(crate) async fn fence(connection: &mut SqliteConnection, who: Actor) -> Result<(), Failure> {
     end_leases(connection).await?;
     sqlx::query(sql::JUMP_EPOCHS)
         .bind(FENCE_JUMP)
@@ -37,7 +37,7 @@ pub(crate) async fn fence(connection: &mut SqliteConnection, who: String) -> Res
     let entry = NewAudit {
         request_id: RequestId::fresh(),
         who,
-        what: what::RESTORE_FENCE,
+        what: What::RestoreFence,
         target: "cluster".to_owned(),
         reason: None,
         before: None,

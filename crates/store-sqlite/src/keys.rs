@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use attune_core::Asker;
 use attune_identity::{KeyHash, KeyId};
 use attune_store::{
-    KeyOutcome, KeyRecord, KeyRotation, KeyStanding, KeyStore, MAX_KEYS, NewAudit, NewKey,
+    Actor, KeyOutcome, KeyRecord, KeyRotation, KeyStanding, KeyStore, MAX_KEYS, NewAudit, NewKey,
     StoreError, audit_of_revocation, stored_grants,
 };
 use sqlx::Row as _;
@@ -46,8 +46,8 @@ impl KeyStore for SqliteStore {
         .await
     }
 
-    async fn revoke_key(&self, id: &KeyId, who: &str) -> Result<KeyOutcome, StoreError> {
-        let (id, who) = (id.clone(), who.to_owned());
+    async fn revoke_key(&self, id: &KeyId, who: &Actor) -> Result<KeyOutcome, StoreError> {
+        let (id, who) = (id.clone(), who.clone());
         self.task(async move |inner: Arc<Inner>| {
             inner
                 .writer
@@ -128,7 +128,7 @@ async fn create(
         .bind(grants.impersonate)
         .bind(text_of(&grants.rates))
         .bind(grants.max_waiting)
-        .bind(key.who.clone())
+        .bind(key.who.name.clone())
         .bind(key.lifetime.map(later))
         .execute(&mut *connection)
         .await?;
@@ -147,7 +147,7 @@ async fn rotate(
         .bind(rotation.id.as_str().to_owned())
         .bind(rotation.hash.0.to_vec())
         .bind(rotation.lifetime.map(later))
-        .bind(rotation.who.clone())
+        .bind(rotation.who.name.clone())
         .execute(&mut *connection)
         .await?;
     if stored.rows_affected() == 0 {
@@ -164,11 +164,11 @@ async fn rotate(
 async fn revoke(
     connection: &mut SqliteConnection,
     id: &KeyId,
-    who: &str,
+    who: &Actor,
 ) -> Result<KeyOutcome, Failure> {
     let revoked = sqlx::query(sql::REVOKE_KEY)
         .bind(id.as_str().to_owned())
-        .bind(who.to_owned())
+        .bind(who.name.clone())
         .execute(&mut *connection)
         .await?;
     if revoked.rows_affected() == 0 {

@@ -19,6 +19,7 @@
 
 mod actions;
 mod audit;
+mod backup;
 mod batch;
 mod columns;
 mod commit;
@@ -46,6 +47,7 @@ mod upkeep;
 mod workers;
 mod writer;
 
+pub use backup::back_up;
 pub use look::holder;
 pub use options::SqliteOptions;
 pub use store::SqliteStore;

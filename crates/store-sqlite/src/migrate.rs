@@ -8,6 +8,13 @@ use sqlx::sqlite::SqliteConnection;
 use crate::error::{Failure, from_migrate, newer};
 use crate::sql;
 
+/// What the next release of `scripts/try-upgrade` adds.
+const NEXT: (i64, &str, &str) = (
+    9999,
+    "additive_next",
+    "ALTER TABLE execution_active ADD COLUMN of_the_next_release TEXT",
+);
+
 /// Number, name and text of every migration, in order. They are never changed, only added to.
 const MIGRATIONS: &[(i64, &str, &str)] = &[
     (
@@ -145,10 +152,16 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
         "additive_asker",
         include_str!("../../../migrations/sqlite/0034_additive_asker.sql"),
     ),
+    (
+        35,
+        "additive_audit_origin",
+        include_str!("../../../migrations/sqlite/0035_additive_audit_origin.sql"),
+    ),
 ];
 
 fn migrator() -> Migrator {
-    let migrations = MIGRATIONS.iter().map(|(version, name, text)| {
+    let next = cfg!(attune_next).then_some(&NEXT);
+    let migrations = MIGRATIONS.iter().chain(next).map(|(version, name, text)| {
         Migration::new(
             *version,
             (*name).into(),
@@ -192,7 +205,8 @@ async fn applied(connection: &mut SqliteConnection) -> Result<Option<Vec<Applied
 
 /// Refuses what a newer program has done to the schema, unless it only added to it.
 fn foreign(applied: &[Applied]) -> Result<(), Failure> {
-    let known = |version: i64| MIGRATIONS.iter().any(|(it, ..)| *it == version);
+    let migrator = migrator();
+    let known = |version: i64| migrator.iter().any(|it| it.version == version);
     let mut unknown = applied.iter().filter(|(version, ..)| !known(*version));
     match unknown.find(|(_, name, _)| !attune_store::is_additive(name)) {
         None => Ok(()),

@@ -104,7 +104,7 @@ async fn begin(
         .bind(kind)
         .bind(text_of(&new.filter))
         .bind(args.to_string())
-        .bind(new.who.clone())
+        .bind(new.who.name.clone())
         .bind(new.reason.clone())
         .bind(MAX_OPEN_OPERATIONS)
         .fetch_optional(&mut *connection)

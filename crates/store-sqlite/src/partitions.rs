@@ -9,10 +9,10 @@ use attune_core::{
     RequestGap, RequestId, Status, WorkerId,
 };
 use attune_store::{
-    ActivePage, ActivePlace, ActiveRow, ActiveSlice, Batch, CommitError, Committed,
-    ExecutionLabels, ExecutionWords, ExecutorRow, GrantedBody, Lease, Lookup, MAX_BODIES_BYTES,
-    MeterPage, MeterPlace, MeterRow, ObservedLease, PartitionStore, PauseSet, SlotRow, StoreError,
-    StoredPolicies, TroubleNote, WorkerEnd,
+    ActivePage, ActivePlace, ActiveRow, ActiveSlice, AuditStore as _, Batch, CommitError,
+    Committed, ExecutionLabels, ExecutionWords, ExecutorRow, GrantedBody, Lease, Lookup,
+    MAX_BODIES_BYTES, MeterPage, MeterPlace, MeterRow, ObservedLease, PartitionStore, PauseSet,
+    SlotRow, StoreError, StoredPolicies, TroubleNote, WorkerEnd, audit_of_takeover,
 };
 use chrono::{DateTime, Utc};
 use sqlx::Sqlite;
@@ -92,6 +92,16 @@ impl PartitionStore for SqliteStore {
             .bind(observed)
             .bind(ttl.as_secs_f64());
         self.task(async move |inner: Arc<Inner>| take(&inner, query).await)
+            .await
+    }
+
+    async fn note_takeover(
+        &self,
+        owner: OwnerId,
+        owner_name: &str,
+        taken: &[(PartitionId, Epoch)],
+    ) -> Result<(), StoreError> {
+        self.note_audit(&audit_of_takeover(owner, owner_name, taken))
             .await
     }
 

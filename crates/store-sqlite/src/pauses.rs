@@ -156,7 +156,7 @@ async fn write(
         .bind(scope)
         .bind(name)
         .bind(mode.as_str())
-        .bind(change.who.clone())
+        .bind(change.who.name.clone())
         .bind(change.reason.clone())
         .fetch_one(&mut *connection)
         .await?;
@@ -164,7 +164,7 @@ async fn write(
         target: change.target.clone(),
         mode,
         since: time(row.try_get("since")?)?,
-        who: change.who.clone(),
+        who: change.who.name.clone(),
         reason: change.reason.clone(),
     }))
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use attune_core::{ActionSpec, PartitionId, PolicyScope, PolicyTarget};
 use attune_store::{
-    Applied, DocumentChange, PolicyChanges, PolicyMark, PolicyOutcome, PolicyStore, PolicyVersion,
-    StoreError, StoredPolicies,
+    Actor, Applied, DocumentChange, PolicyChanges, PolicyMark, PolicyOutcome, PolicyStore,
+    PolicyVersion, StoreError, StoredPolicies,
 };
 use chrono::{DateTime, Utc};
 use serde_json::Value;
@@ -43,7 +43,7 @@ impl PolicyStore for SqliteStore {
         &self,
         spec: &ActionSpec,
         partition_count: u16,
-        changed_by: &str,
+        changed_by: &Actor,
         set_version: i64,
     ) -> Result<Option<Applied>, StoreError> {
         let wanted = Wanted::new(spec, partition_count, changed_by).under(set_version);
@@ -239,7 +239,7 @@ async fn change(
             scope: target.scope(),
             target: name,
             spec: after.as_ref().map(text_of),
-            who: changes.who.clone(),
+            who: changes.who.name.clone(),
             set_version: Some(set_version),
             reason: changes.reason.clone(),
         };
@@ -250,7 +250,7 @@ async fn change(
             version,
             set_version: Some(set_version),
             document: after,
-            who: changes.who.clone(),
+            who: changes.who.name.clone(),
             at,
             reason: changes.reason.clone(),
         });

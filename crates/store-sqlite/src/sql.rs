@@ -30,6 +30,7 @@ statements! {
     AUDIT_CHAIN_HEAD = "audit_chain_head",
     AUDIT_LOG = "audit_log",
     AUDIT_TO_CHAIN = "audit_to_chain",
+    BACK_UP = "back_up",
     CHECK_FENCES = "check_fences",
     CLUSTER_BUS = "cluster_bus",
     CLUSTER_PARTITIONS = "cluster_partitions",

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use attune_store::{CallCounts, LetterGauge, PoolFigures, Store, StoreError, Unread};
+use attune_store::{Actor, CallCounts, LetterGauge, PoolFigures, Store, StoreError, Unread};
 use sqlx::Sqlite;
 use sqlx::pool::PoolConnection;
 use sqlx::query::Query;
@@ -249,8 +249,8 @@ impl Store for SqliteStore {
         Ok(None)
     }
 
-    async fn restore_fence(&self, who: &str) -> Result<(), StoreError> {
-        let who = who.to_owned();
+    async fn restore_fence(&self, who: &Actor) -> Result<(), StoreError> {
+        let who = who.clone();
         self.task(async move |inner: Arc<Inner>| {
             inner
                 .writer
@@ -258,6 +258,11 @@ impl Store for SqliteStore {
                 .await
         })
         .await
+    }
+
+    async fn keep_audit_for(&self, _days: u32) -> Result<(), StoreError> {
+        // The upkeep of this process alone removes anything, by its own settings.
+        Ok(())
     }
 
     async fn close(&self) {

@@ -5,7 +5,8 @@ use attune_core::{Action, ActionId, ActionPolicy, ActionRef, ActionSpec, Request
 use chrono::{DateTime, Utc};
 use serde_json::json;
 
-use crate::audit::{NewAudit, what};
+use crate::actor::Actor;
+use crate::audit::{NewAudit, What};
 use crate::error::StoreError;
 
 /// What applying an action did.
@@ -73,7 +74,7 @@ pub trait ActionStore: Send + Sync {
 /// The entry in the audit log for an action that somebody has created or changed. It names the variables of the
 /// action and not their values, which may be secrets, and leaves the schema of its parameters out, which may be
 /// long; `attune.policy` has every version of the policy.
-pub fn audit_of_apply(before: Option<&ActionSpec>, after: &ActionSpec, who: &str) -> NewAudit {
+pub fn audit_of_apply(before: Option<&ActionSpec>, after: &ActionSpec, who: &Actor) -> NewAudit {
     let shown = |spec: &ActionSpec| {
         json!({
             "run": spec.run,
@@ -85,8 +86,8 @@ pub fn audit_of_apply(before: Option<&ActionSpec>, after: &ActionSpec, who: &str
     };
     NewAudit {
         request_id: RequestId::fresh(),
-        who: who.to_owned(),
-        what: what::ACTION_APPLY,
+        who: who.clone(),
+        what: What::ActionApply,
         target: after.action_ref.to_string(),
         reason: None,
         before: before.map(shown),

@@ -3,56 +3,85 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use attune_core::RequestId;
+use attune_core::{Epoch, OwnerId, PartitionId, RequestId};
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
+use crate::actor::Actor;
 use crate::error::StoreError;
 
-/// The kinds of entries, as `what` holds them.
-pub mod what {
+/// The list of kinds.
+macro_rules! kinds {
+    ($($(#[$doc:meta])+ $kind:ident = $name:literal,)+) => {
+        /// What an entry is about. The list is closed: nothing else is written, and each of them stands in
+        /// docs/OPERATIONS.md.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum What {
+            $($(#[$doc])+ $kind,)+
+        }
+
+        impl What {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$kind),+];
+
+            /// As the column `what` has it.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$kind => $name,)+
+                }
+            }
+        }
+    };
+}
+
+kinds! {
     /// An operator took a slot from an attempt.
-    pub const FORCE_RELEASE: &str = "slot.force_release";
+    ForceRelease = "slot.force_release",
     /// An execution was given a slot, or started, before an earlier one.
-    pub const ORDER_VIOLATION: &str = "violation.order";
-    /// Operators pause queues; the target is `all`, or `pack` or `action` and its name.
-    pub const QUEUES_PAUSE: &str = "queues.pause";
-    /// Operators drain queues; the target likewise.
-    pub const QUEUES_DRAIN: &str = "queues.drain";
-    /// Operators resume queues; the target likewise.
-    pub const QUEUES_RESUME: &str = "queues.resume";
-    /// Operators applied a policy document; the target is `global`, or `pack`, `action` or `user` and a name.
-    pub const POLICY_APPLY: &str = "policy.apply";
-    /// Operators took a policy document back; the target likewise.
-    pub const POLICY_REMOVE: &str = "policy.remove";
-    /// Operators asked for a bulk operation; the target is `operation` and its number.
-    pub const OPERATION: &str = "executions.operation";
+    OrderViolation = "violation.order",
     /// More executions held a slot than the limit allows.
-    pub const LIMIT_VIOLATION: &str = "violation.limit";
+    LimitViolation = "violation.limit",
+    /// Operators pause queues; the target is `all`, or `pack` or `action` and its name.
+    QueuesPause = "queues.pause",
+    /// Operators drain queues; the target likewise.
+    QueuesDrain = "queues.drain",
+    /// Operators resume queues; the target likewise.
+    QueuesResume = "queues.resume",
+    /// Operators applied a policy document; the target is `global`, or `pack`, `action` or `user` and a name.
+    PolicyApply = "policy.apply",
+    /// Operators took a policy document back; the target likewise.
+    PolicyRemove = "policy.remove",
+    /// Operators asked for a bulk operation; the target is `operation` and its number.
+    Operation = "executions.operation",
+    /// A process has begun; the target is its role and name, `after` has its version, a digest of its settings
+    /// and its login.
+    ConfigStart = "config.start",
+    /// An executor has taken partitions; the target is its name, `after` has its id and the epoch of each.
+    PartitionTakeover = "partition.takeover",
     /// An operator fenced off what was before a restore of the store.
-    pub const RESTORE_FENCE: &str = "cluster.restore_fence";
+    RestoreFence = "cluster.restore_fence",
     /// An operator is about to put a dead letter back; the target is its message id.
-    pub const DEAD_LETTER_REQUEUE_BEGUN: &str = "dead_letter.requeue_begun";
+    DeadLetterRequeueBegun = "dead_letter.requeue_begun",
     /// An operator put a dead letter back; the target is its message id.
-    pub const DEAD_LETTER_REQUEUE: &str = "dead_letter.requeue";
+    DeadLetterRequeue = "dead_letter.requeue",
     /// Somebody applied an action; the target is its ref.
-    pub const ACTION_APPLY: &str = "action.apply";
+    ActionApply = "action.apply",
     /// Somebody asked for an execution to be ended; the target is its id.
-    pub const CANCEL: &str = "execution.cancel";
+    Cancel = "execution.cancel",
     /// Somebody is about to be shown what is secret in the parameters of an execution; the target is its id.
-    pub const SECRET_READ: &str = "secret.read";
+    SecretRead = "secret.read",
     /// Somebody asked for an execution that has ended to be run again; the target is its id.
-    pub const RESUBMIT: &str = "execution.resubmit";
+    Resubmit = "execution.resubmit",
     /// Keys that are not good were shown; the target is the address, told at most once a minute for each.
-    pub const AUTH_DENIED: &str = "auth.denied";
+    AuthDenied = "auth.denied",
     /// A key was made; the target is its id.
-    pub const KEY_CREATE: &str = "key.create";
+    KeyCreate = "key.create",
     /// A key took the place of another; the target is the id of the one before.
-    pub const KEY_ROTATE: &str = "key.rotate";
+    KeyRotate = "key.rotate",
     /// A key was revoked; the target is its id.
-    pub const KEY_REVOKE: &str = "key.revoke";
+    KeyRevoke = "key.revoke",
 }
 
 /// Something to be written down, in the same commit as the change itself.
@@ -61,9 +90,9 @@ pub struct NewAudit {
     /// Names the command; a second entry of the same is not written.
     pub request_id: RequestId,
     /// Who did it, as far as is known.
-    pub who: String,
-    /// What was done; see [`what`].
-    pub what: &'static str,
+    pub who: Actor,
+    /// What was done.
+    pub what: What,
     /// To what: the id of an execution, the ref of an action.
     pub target: String,
     /// Why, in the words of who did it.
@@ -72,6 +101,58 @@ pub struct NewAudit {
     pub before: Option<Value>,
     /// What it is from then on.
     pub after: Option<Value>,
+}
+
+/// A process has begun.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProcessStart {
+    /// The account of the machine that it runs as.
+    pub account: String,
+    /// Its role and its name.
+    pub target: String,
+    /// The version of its program.
+    pub version: String,
+    /// A digest of its settings, in hexadecimal digits; of secrets there is none in it.
+    pub settings_sha256: String,
+}
+
+impl ProcessStart {
+    /// The entry of the audit log, where no login says as whom it works on the store.
+    pub fn audit(&self) -> NewAudit {
+        NewAudit {
+            request_id: RequestId::fresh(),
+            who: Actor::system(self.account.clone()),
+            what: What::ConfigStart,
+            target: self.target.clone(),
+            reason: None,
+            before: None,
+            after: Some(json!({
+                "version": self.version,
+                "settings_sha256": self.settings_sha256,
+            })),
+        }
+    }
+}
+
+/// The entry of the audit log for partitions that an executor has taken, each with its epoch.
+pub fn audit_of_takeover(
+    executor: OwnerId,
+    name: &str,
+    taken: &[(PartitionId, Epoch)],
+) -> NewAudit {
+    let epochs = taken.iter();
+    let epochs: Map<String, Value> = epochs
+        .map(|(partition, epoch)| (partition.0.to_string(), json!(epoch)))
+        .collect();
+    NewAudit {
+        request_id: RequestId::fresh(),
+        who: Actor::system(name),
+        what: What::PartitionTakeover,
+        target: name.to_owned(),
+        reason: None,
+        before: None,
+        after: Some(json!({"executor": executor, "epochs": epochs})),
+    }
 }
 
 /// An entry as it is kept.
@@ -83,7 +164,7 @@ pub struct AuditEntry {
     pub at: DateTime<Utc>,
     /// Who did it, as far as is known.
     pub who: String,
-    /// What was done; see [`what`].
+    /// What was done: the [name](What::name) of one of [`What`], or of one that a newer program writes.
     pub what: String,
     /// To what: the id of an execution, the ref of an action.
     pub target: String,
@@ -95,6 +176,30 @@ pub struct AuditEntry {
     pub after: Option<Value>,
     /// Names the command.
     pub request_id: RequestId,
+    /// How it is known who did it.
+    pub origin: StoredOrigin,
+}
+
+/// [`Origin`] as it is kept, in words that a newer program may have written.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoredOrigin {
+    /// [`Origin::kind`].
+    pub actor_kind: Option<String>,
+    /// [`Origin::key`].
+    pub key_id: Option<String>,
+    /// [`Origin::address`].
+    pub source_ip: Option<String>,
+    /// [`Origin::via`].
+    pub via: Option<String>,
+}
+
+impl StoredOrigin {
+    /// The columns, in the order of [`Origin::columns`]; none when nothing is known.
+    fn columns(&self) -> Option<[Option<&str>; 4]> {
+        let columns = [&self.actor_kind, &self.key_id, &self.source_ip, &self.via];
+        let columns = columns.map(Option::as_deref);
+        columns.iter().any(Option::is_some).then_some(columns)
+    }
 }
 
 /// The violations of one kind that were written down for one action.
@@ -102,7 +207,7 @@ pub struct AuditEntry {
 pub struct Violations {
     /// The action's ref.
     pub action_ref: String,
-    /// [`what::ORDER_VIOLATION`] or [`what::LIMIT_VIOLATION`].
+    /// The name of [`What::OrderViolation`] or [`What::LimitViolation`].
     pub what: String,
     /// How many entries.
     pub entries: u64,
@@ -137,17 +242,23 @@ pub struct RawAudit {
     pub after: Option<String>,
     /// [`AuditEntry::request_id`].
     pub request_id: RequestId,
+    /// [`AuditEntry::origin`].
+    pub origin: StoredOrigin,
 }
 
 impl RawAudit {
     /// The hash of its link, which follows one with the hash `before`: SHA-256 of that and of all fields, each
     /// text with its length before it, so that two entries never give one text.
+    ///
+    /// Where nothing is known of the [origin](Self::origin) that is the form of before it was written down, which
+    /// begins with a digit; otherwise the second one, which begins with `v2`. So nothing can be put into the new
+    /// columns of an old entry, and nothing taken from those of a new one.
     pub fn link(&self, before: &Hash) -> Hash {
         let text = |value: Option<&str>| match value {
             Some(value) => format!("{}:{value}", value.len()),
             None => "-".to_owned(),
         };
-        let fields = [
+        let mut fields = vec![
             self.id.to_string(),
             self.at_micros.to_string(),
             text(Some(&self.who)),
@@ -158,6 +269,10 @@ impl RawAudit {
             text(self.after.as_deref()),
             self.request_id.0.to_string(),
         ];
+        if let Some(origin) = self.origin.columns() {
+            fields.insert(0, "v2".to_owned());
+            fields.extend(origin.map(text));
+        }
         let mut digest = Sha256::new();
         digest.update(before);
         digest.update(fields.join(","));
@@ -282,6 +397,12 @@ pub trait AuditStore: Send + Sync {
     /// When the store fails.
     async fn note_audit(&self, entry: &NewAudit) -> Result<(), StoreError>;
 
+    /// Writes down that a process has begun.
+    ///
+    /// # Errors
+    /// When the store fails, or the login of the process may not.
+    async fn note_start(&self, start: &ProcessStart) -> Result<(), StoreError>;
+
     /// The violations of order and limit that were written down within the last `within` for
     /// these actions, by action and kind.
     ///
@@ -292,4 +413,70 @@ pub trait AuditStore: Send + Sync {
         within: Duration,
         action_refs: &[String],
     ) -> Result<Vec<Violations>, StoreError>;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    use super::*;
+
+    const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+
+    fn text(path: impl AsRef<Path>) -> String {
+        std::fs::read_to_string(Path::new(ROOT).join(path)).unwrap()
+    }
+
+    /// What a table of the documentation names in its first cells.
+    #[test]
+    fn every_kind_is_documented_and_no_other() {
+        let page = text("docs/OPERATIONS.md");
+        let (_, section) = page.split_once("\n## The audit log\n").unwrap();
+        let section = section.split("\n## ").next().unwrap();
+        let rows = section.lines().filter(|line| line.starts_with("| `"));
+        let rows = rows.filter(|line| !line.starts_with("| `what`"));
+        let documented: BTreeSet<&str> = rows
+            .flat_map(|line| line.split('|').nth(1).unwrap().split(','))
+            .map(|word| word.trim().trim_matches('`'))
+            .collect();
+        let known: BTreeSet<&str> = What::ALL.iter().map(|what| what.name()).collect();
+        assert_eq!(known.len(), What::ALL.len(), "a name twice");
+        assert_eq!(documented, known);
+    }
+
+    /// A statement that writes into the log is given what it is about as a [`What`], or names one of them.
+    #[test]
+    fn no_statement_writes_another_kind() {
+        let names =
+            |text: &str| text.contains("INTO attune.audit_log") || text.contains("INTO audit_log");
+        let mut writes = Vec::new();
+        for folder in [
+            "crates/store-postgres/sql",
+            "crates/store-sqlite/sql",
+            "migrations/postgres",
+        ] {
+            for entry in std::fs::read_dir(Path::new(ROOT).join(folder)).unwrap() {
+                let path = entry.unwrap().path();
+                let sql = std::fs::read_to_string(&path).unwrap();
+                if names(&sql) {
+                    writes.push(path.file_stem().unwrap().to_str().unwrap().to_owned());
+                }
+            }
+        }
+        writes.sort();
+        assert_eq!(
+            writes,
+            [
+                "0040_additive_audit_origin",
+                "add_audit",
+                "begin_requeue",
+                "insert_audit",
+                "mark_requeued",
+                "restore_fence",
+            ]
+        );
+        let named = format!("'{}'", What::ConfigStart.name());
+        assert!(text("migrations/postgres/0040_additive_audit_origin.sql").contains(&named));
+    }
 }

@@ -9,6 +9,7 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use crate::actor::Actor;
 use crate::error::StoreError;
 
 /// A message to be kept.
@@ -73,7 +74,7 @@ pub struct Requeue {
     /// Names the command, for the audit log.
     pub request_id: RequestId,
     /// Who did it, as far as is known.
-    pub who: String,
+    pub who: Actor,
     /// Why, in their words.
     pub reason: Option<String>,
 }
@@ -199,7 +200,7 @@ pub trait DeadLetterStore: Send + Sync {
     async fn find_dead_letter(&self, id: i64) -> Result<Option<(DeadLetter, Vec<u8>)>, StoreError>;
 
     /// Writes to the audit log that a letter is about to be put back
-    /// ([`DEAD_LETTER_REQUEUE_BEGUN`](crate::audit::what::DEAD_LETTER_REQUEUE_BEGUN)): to be called
+    /// ([`DEAD_LETTER_REQUEUE_BEGUN`](crate::What::DeadLetterRequeueBegun)): to be called
     /// before anything is done, so that nothing is done that nobody has answered for. `false`, and
     /// nothing written, when the letter is gone, was marked before, or has come again.
     ///
@@ -208,7 +209,7 @@ pub trait DeadLetterStore: Send + Sync {
     async fn begin_requeue(&self, requeue: &Requeue) -> Result<bool, StoreError>;
 
     /// Notes that a letter was put back, with an entry in the audit log
-    /// ([`DEAD_LETTER_REQUEUE`](crate::audit::what::DEAD_LETTER_REQUEUE)); `false` when it is
+    /// ([`DEAD_LETTER_REQUEUE`](crate::What::DeadLetterRequeue)); `false` when it is
     /// gone, was marked before, or has come again. To be called once the broker has confirmed the
     /// message: a crash in between leaves a letter that waits and can be put back again.
     ///

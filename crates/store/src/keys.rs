@@ -8,7 +8,8 @@ use attune_identity::{Grants, KeyHash, KeyId};
 use chrono::{DateTime, Utc};
 use serde_json::json;
 
-use crate::audit::{NewAudit, what};
+use crate::actor::Actor;
+use crate::audit::{NewAudit, What};
 use crate::error::StoreError;
 
 /// How many keys there may be, the expired and the revoked ones included. They are small, few and listed
@@ -29,7 +30,7 @@ pub struct NewKey {
     /// How long it is good; `None`: until it is revoked.
     pub lifetime: Option<Duration>,
     /// Who makes it.
-    pub who: String,
+    pub who: Actor,
 }
 
 impl NewKey {
@@ -38,7 +39,7 @@ impl NewKey {
         NewAudit {
             request_id: RequestId::fresh(),
             who: self.who.clone(),
-            what: what::KEY_CREATE,
+            what: What::KeyCreate,
             target: self.id.to_string(),
             reason: None,
             before: None,
@@ -65,7 +66,7 @@ pub struct KeyRotation {
     /// How long the new one is good; `None`: until it is revoked.
     pub lifetime: Option<Duration>,
     /// Who does it.
-    pub who: String,
+    pub who: Actor,
 }
 
 impl KeyRotation {
@@ -74,7 +75,7 @@ impl KeyRotation {
         NewAudit {
             request_id: RequestId::fresh(),
             who: self.who.clone(),
-            what: what::KEY_ROTATE,
+            what: What::KeyRotate,
             target: self.old.to_string(),
             reason: None,
             before: None,
@@ -161,7 +162,7 @@ pub trait KeyStore: Send + Sync {
     ///
     /// # Errors
     /// When the store fails.
-    async fn revoke_key(&self, id: &KeyId, who: &str) -> Result<KeyOutcome, StoreError>;
+    async fn revoke_key(&self, id: &KeyId, who: &Actor) -> Result<KeyOutcome, StoreError>;
 
     /// A key, whether it is good or not.
     ///
@@ -189,11 +190,11 @@ pub trait KeyStore: Send + Sync {
 }
 
 /// The entry in the audit log for a key that was revoked.
-pub fn audit_of_revocation(id: &KeyId, who: &str) -> NewAudit {
+pub fn audit_of_revocation(id: &KeyId, who: &Actor) -> NewAudit {
     NewAudit {
         request_id: RequestId::fresh(),
-        who: who.to_owned(),
-        what: what::KEY_REVOKE,
+        who: who.clone(),
+        what: What::KeyRevoke,
         target: id.to_string(),
         reason: None,
         before: None,

@@ -9,6 +9,7 @@
 //! - **Every time is the database's.** Callers compare ages, never clocks.
 
 pub mod actions;
+mod actor;
 pub mod audit;
 pub mod dead_letters;
 pub mod error;
@@ -29,8 +30,10 @@ use async_trait::async_trait;
 use uuid::Uuid;
 
 pub use actions::{ActionStore, Applied, PolicyChange, audit_of_apply};
+pub use actor::{Actor, ActorKind, Origin, Via};
 pub use audit::{
-    AuditEntry, AuditStore, ChainCheck, ChainLink, NewAudit, RawAudit, Violations, check_chain,
+    AuditEntry, AuditStore, ChainCheck, ChainLink, NewAudit, ProcessStart, RawAudit, StoredOrigin,
+    Violations, What, audit_of_takeover, check_chain,
 };
 pub use dead_letters::{
     DeadLetter, DeadLetterFilter, DeadLetterRetention, DeadLetterStore, LETTER_OVERHEAD,
@@ -143,7 +146,14 @@ pub trait Store:
     ///
     /// # Errors
     /// When the store fails, or the epochs are used up.
-    async fn restore_fence(&self, who: &str) -> Result<(), StoreError>;
+    async fn restore_fence(&self, who: &Actor) -> Result<(), StoreError>;
+
+    /// From now on the upkeep removes no entry of the audit log that is younger, whatever it is told. To be called
+    /// by the owner of the tables.
+    ///
+    /// # Errors
+    /// When the store fails, or the caller may not.
+    async fn keep_audit_for(&self, days: u32) -> Result<(), StoreError>;
 
     /// Finishes what is under way and closes every connection.
     async fn close(&self);

@@ -12,7 +12,8 @@ use attune_core::{
 use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
 
-use crate::audit::{NewAudit, what};
+use crate::actor::Actor;
+use crate::audit::{NewAudit, What};
 use crate::error::StoreError;
 
 /// How many operations may be open at once, over all partitions. Every owner reads those that are open and
@@ -30,7 +31,7 @@ pub struct NewOperation {
     /// To which executions.
     pub filter: OperationFilter,
     /// Who asks.
-    pub who: String,
+    pub who: Actor,
     /// Why.
     pub reason: Option<String>,
     /// Where there can be such executions.
@@ -43,7 +44,7 @@ impl NewOperation {
         NewAudit {
             request_id: self.request_id,
             who: self.who.clone(),
-            what: what::OPERATION,
+            what: What::Operation,
             target: format!("operation {id}"),
             reason: self.reason.clone(),
             before: None,

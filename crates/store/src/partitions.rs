@@ -323,6 +323,18 @@ pub trait PartitionStore: Send + Sync {
         ttl: Duration,
     ) -> Result<Vec<(PartitionId, Epoch)>, StoreError>;
 
+    /// Writes into the audit log which partitions an executor has taken. It is no part of taking them: they are
+    /// its own also where the log takes nothing.
+    ///
+    /// # Errors
+    /// When the store fails.
+    async fn note_takeover(
+        &self,
+        owner: OwnerId,
+        owner_name: &str,
+        taken: &[(PartitionId, Epoch)],
+    ) -> Result<(), StoreError>;
+
     /// Extends the leases that are still held in these epochs to `ttl` from now and returns them.
     ///
     /// # Errors

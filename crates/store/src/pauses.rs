@@ -5,7 +5,8 @@ use attune_core::{PauseMode, PauseTarget, Pauses, RequestId};
 use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
 
-use crate::audit::{NewAudit, what};
+use crate::actor::Actor;
+use crate::audit::{NewAudit, What};
 use crate::error::StoreError;
 
 /// How many things may be held at once: owners read the whole set.
@@ -66,7 +67,7 @@ pub struct PauseChange {
     /// How; `None` resumes it.
     pub mode: Option<PauseMode>,
     /// Who asks.
-    pub who: String,
+    pub who: Actor,
     /// Why.
     pub reason: Option<String>,
 }
@@ -77,7 +78,7 @@ impl PauseChange {
         match (now, self.mode) {
             (None, None) => true,
             (Some(now), Some(mode)) => {
-                now.mode == mode && now.who == self.who && now.reason == self.reason
+                now.mode == mode && now.who == self.who.name && now.reason == self.reason
             }
             _ => false,
         }
@@ -89,9 +90,9 @@ impl PauseChange {
             request_id: self.request_id,
             who: self.who.clone(),
             what: match self.mode {
-                Some(PauseMode::Pause) => what::QUEUES_PAUSE,
-                Some(PauseMode::Drain) => what::QUEUES_DRAIN,
-                None => what::QUEUES_RESUME,
+                Some(PauseMode::Pause) => What::QueuesPause,
+                Some(PauseMode::Drain) => What::QueuesDrain,
+                None => What::QueuesResume,
             },
             target: self.target.to_string(),
             reason: self.reason.clone(),

@@ -10,7 +10,8 @@ use chrono::{DateTime, Utc};
 use serde_json::Value;
 
 use crate::actions::Applied;
-use crate::audit::{NewAudit, what};
+use crate::actor::Actor;
+use crate::audit::{NewAudit, What};
 use crate::error::StoreError;
 
 /// How many documents may be in force at once: owners read the whole set.
@@ -111,7 +112,7 @@ pub struct PolicyChanges {
     /// Names the request in the audit log.
     pub request_id: RequestId,
     /// Who asks.
-    pub who: String,
+    pub who: Actor,
     /// Why.
     pub reason: Option<String>,
     /// What they were checked against.
@@ -134,8 +135,8 @@ impl PolicyChanges {
             request_id: RequestId::from_key(&format!("{} {target}", self.request_id)),
             who: self.who.clone(),
             what: match change.takes_back() {
-                false => what::POLICY_APPLY,
-                true => what::POLICY_REMOVE,
+                false => What::PolicyApply,
+                true => What::PolicyRemove,
             },
             target: target.to_string(),
             reason: self.reason.clone(),
@@ -185,7 +186,7 @@ pub trait PolicyStore: Send + Sync {
         &self,
         spec: &ActionSpec,
         partition_count: u16,
-        changed_by: &str,
+        changed_by: &Actor,
         set_version: i64,
     ) -> Result<Option<Applied>, StoreError>;
 

@@ -17,6 +17,7 @@ mod completions;
 mod database;
 mod gate;
 mod illegible;
+mod launching;
 mod process;
 mod proxy;
 mod setup;

@@ -16,8 +16,7 @@ use attune_core::input::check_text;
 use attune_core::{Asker, Auth, PolicyTarget, RequestId, WaitBound};
 use attune_identity::{Key, Permission, Principal, Rate, Rates};
 use attune_runtime::http::Client;
-use attune_store::audit::what;
-use attune_store::{AuditStore, NewAudit};
+use attune_store::{Actor, ActorKind, AuditStore, NewAudit, Origin, Via, What};
 use axum::extract::{FromRequestParts, MatchedPath, OptionalFromRequestParts, Request, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
@@ -97,6 +96,7 @@ impl Gate {
             let local = (self.auth == Auth::Off).then(|| Caller {
                 principal: Arc::clone(&self.local),
                 known: None,
+                peer,
                 gate: Arc::clone(self),
             });
             return Ok(local);
@@ -114,6 +114,7 @@ impl Gate {
             Some((principal, known)) => Ok(Some(Caller {
                 principal,
                 known: Some(known),
+                peer,
                 gate: Arc::clone(self),
             })),
             None => {
@@ -142,8 +143,15 @@ impl Gate {
     fn note_denied(&self, peer: Peer) {
         let entry = NewAudit {
             request_id: RequestId::fresh(),
-            who: NOBODY.to_owned(),
-            what: what::AUTH_DENIED,
+            who: Actor {
+                name: NOBODY.to_owned(),
+                origin: Origin {
+                    address: peer,
+                    via: Some(Via::Http),
+                    ..Origin::default()
+                },
+            },
+            what: What::AuthDenied,
             target: peer.map_or_else(|| "unknown".to_owned(), |ip| ip.to_string()),
             reason: None,
             before: None,
@@ -211,6 +219,7 @@ fn forbidden(permission: &str, message: String) -> ApiError {
 pub(crate) struct Caller {
     principal: Arc<Principal>,
     known: Option<Arc<Known>>,
+    peer: Peer,
     gate: Arc<Gate>,
 }
 
@@ -277,12 +286,29 @@ impl Caller {
     }
 
     /// Who is written down as having done what is asked.
-    pub(crate) fn who(&self, said: Option<String>) -> Result<String, ApiError> {
+    pub(crate) fn who(&self, said: Option<String>) -> Result<Actor, ApiError> {
         if let Some(said) = &said {
             check_text("who", said)?;
         }
         let who = self.principal.answers_for(said);
-        Ok(who.unwrap_or_else(|| NOBODY.to_owned()))
+        Ok(self.named(who.unwrap_or_else(|| NOBODY.to_owned())))
+    }
+
+    /// The caller under this name, with how it is known.
+    pub(crate) fn named(&self, name: String) -> Actor {
+        let key = self.principal.key();
+        Actor {
+            name,
+            origin: Origin {
+                kind: Some(match key {
+                    Some(_) => ActorKind::Key,
+                    None => ActorKind::Local,
+                }),
+                key: key.map(ToString::to_string),
+                address: self.peer,
+                via: Some(Via::Http),
+            },
+        }
     }
 
     /// In whose name executions are asked for.

@@ -8,6 +8,7 @@ use attune_commands::ClientError;
 use attune_core::{ActionRef, ActionSpec};
 use attune_identity::Permission;
 use attune_record::{Record, now_ns};
+use attune_store::Actor;
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
@@ -133,11 +134,7 @@ pub(super) fn why_pending(error: ClientError) -> String {
     }
 }
 
-async fn store_and_tell(
-    app: App,
-    spec: ActionSpec,
-    who: String,
-) -> Result<ActionApplied, ApiError> {
+async fn store_and_tell(app: App, spec: ActionSpec, who: Actor) -> Result<ActionApplied, ApiError> {
     let partitions = app.options.partitions;
     let apply_id = Uuid::new_v4();
     record(&app, || Record::ApplyInvoke {

@@ -56,6 +56,10 @@ fn entry(found: attune_store::AuditEntry) -> AuditEntry {
         before: found.before,
         after: found.after,
         request_id: found.request_id,
+        actor_kind: found.origin.actor_kind,
+        key_id: found.origin.key_id,
+        source_ip: found.origin.source_ip,
+        via: found.origin.via,
     }
 }
 

@@ -9,8 +9,7 @@ use attune_commands::ClientError;
 use attune_core::secret::masked;
 use attune_core::{ActionRef, ExecutionId, Reject, RejectCode, RequestId};
 use attune_identity::Permission;
-use attune_store::audit::what;
-use attune_store::{Bodies, Cursor, ExecutionFilter, ExecutionRecord, NewAudit, Standing};
+use attune_store::{Bodies, Cursor, ExecutionFilter, ExecutionRecord, NewAudit, Standing, What};
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
@@ -82,8 +81,8 @@ pub(crate) async fn show(
 async fn revealed(app: &App, caller: &Caller, record: &ExecutionRecord) -> Result<Value, ApiError> {
     let entry = NewAudit {
         request_id: RequestId::fresh(),
-        who: caller.principal().name().to_owned(),
-        what: what::SECRET_READ,
+        who: caller.actor(None)?,
+        what: What::SecretRead,
         target: record.id.to_string(),
         reason: None,
         before: None,
@@ -331,19 +330,19 @@ pub(crate) async fn cancel(
         Some(status) => status,
         None => show_status(&app, id).await?,
     };
-    note_act(&app, &caller, what::CANCEL, id).await;
+    note_act(&app, &caller, What::Cancel, id).await;
     Ok((StatusCode::ACCEPTED, Json(Cancelled { id, status })))
 }
 
 /// Writes down who has done something to an execution, where that is known and it need not be their own.
-pub(super) async fn note_act(app: &App, caller: &Caller, what: &'static str, id: ExecutionId) {
+pub(super) async fn note_act(app: &App, caller: &Caller, what: What, id: ExecutionId) {
     let principal = caller.principal();
     if principal.key().is_none() || !principal.may(Permission::Operate) {
         return;
     }
     let entry = NewAudit {
         request_id: RequestId::fresh(),
-        who: principal.name().to_owned(),
+        who: caller.named(principal.name().to_owned()),
         what,
         target: id.to_string(),
         reason: None,
@@ -351,7 +350,7 @@ pub(super) async fn note_act(app: &App, caller: &Caller, what: &'static str, id:
         after: None,
     };
     if let Err(error) = app.ports.audit.note_audit(&entry).await {
-        warn!(execution.id = %id, who = entry.who, error.message = %error, "who did something to it could not be written down");
+        warn!(execution.id = %id, who = entry.who.name, error.message = %error, "who did something to it could not be written down");
     }
 }
 

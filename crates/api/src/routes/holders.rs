@@ -117,7 +117,7 @@ pub(crate) async fn release(
         request_id: RequestId::fresh(),
         execution_id: id,
         attempt,
-        who,
+        who: who.name,
         reason: asked.reason,
         worker: standing.worker,
         never_begun: false,

@@ -6,7 +6,7 @@ use attune_core::input::check_text;
 use attune_core::{ActionRef, PartitionId, PauseMode, PauseTarget, Reject, RequestId};
 use attune_record::{Record, now_ns};
 use attune_store::{
-    MAX_PAUSES, PartitionStore, Pause, PauseChange, PauseOutcome, PauseSet, StoreError,
+    Actor, MAX_PAUSES, PartitionStore, Pause, PauseChange, PauseOutcome, PauseSet, StoreError,
 };
 use axum::Json;
 use axum::extract::rejection::PathRejection;
@@ -150,7 +150,7 @@ async fn change(
     app: App,
     target: PauseTarget,
     mode: Option<PauseMode>,
-    who: String,
+    who: Actor,
     reason: Option<String>,
 ) -> Result<Json<PauseApplied>, ApiError> {
     if let Some(reason) = &reason {

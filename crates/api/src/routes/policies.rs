@@ -7,6 +7,7 @@ use attune_api_types::{
 };
 use attune_core::input::check_text;
 use attune_core::{PolicyDocument, PolicyScope, PolicyTarget};
+use attune_store::Actor;
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
@@ -447,7 +448,7 @@ fn several(caller: &Caller, body: &[u8]) -> Result<Asked, ApiError> {
 }
 
 struct AskedBy {
-    who: String,
+    who: Actor,
     reason: Option<String>,
     dry_run: bool,
 }

@@ -3,8 +3,7 @@
 use attune_api_types::{ErrorBody, Submitted};
 use attune_core::{ExecutionId, RequestId, Submission};
 use attune_identity::Permission;
-use attune_store::ExecutionRecord;
-use attune_store::audit::what;
+use attune_store::{ExecutionRecord, What};
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
@@ -84,7 +83,7 @@ pub(crate) async fn resubmit(
     let answer = submit_one(app.clone(), &caller, named, submission).await;
     drop(memory);
     if answer.is_ok() {
-        note_act(&app, &caller, what::RESUBMIT, id).await;
+        note_act(&app, &caller, What::Resubmit, id).await;
     }
     answer
 }

@@ -150,7 +150,8 @@ async fn a_key_that_is_not_good_is_refused_without_saying_why() {
     until(|| !api.fake.with(|state| state.noted.is_empty())).await;
     let noted = api.fake.with(|state| state.noted.clone());
     assert_eq!(noted.len(), 1, "one in a minute is written down: {noted:?}");
-    assert_eq!(noted[0].what, attune_store::audit::what::AUTH_DENIED);
+    assert_eq!(noted[0].what, attune_store::What::AuthDenied);
+    assert_eq!(noted[0].who.origin.via, Some(attune_store::Via::Http));
     assert_eq!(
         api.ask(&good, "GET", "/api/v1/executions", None)
             .await
@@ -332,7 +333,11 @@ async fn who_cancels_is_written_down() {
     }
     let noted = api.fake.with(|state| state.noted.clone());
     let noted: Vec<_> = noted.iter().map(|it| (it.what, &*it.who)).collect();
-    assert_eq!(noted, [(attune_store::audit::what::CANCEL, "olga")]);
+    assert_eq!(noted, [(attune_store::What::Cancel, "olga")]);
+    let origin = api.fake.with(|state| state.noted[0].who.origin.clone());
+    assert_eq!(origin.kind, Some(attune_store::ActorKind::Key));
+    assert_eq!(origin.via, Some(attune_store::Via::Http));
+    assert!(origin.key.is_some_and(|key| operator.contains(&key)));
 }
 
 /// What is done is written down under the name of the key, whatever is said.
@@ -349,7 +354,7 @@ async fn nobody_acts_under_another_name() {
     let path = "/api/v1/pauses/action/core.echo?who=alice.admin";
     assert_eq!(api.ask(&key, "DELETE", path, None).await.status, 200);
     let who = api.fake.with(|state| {
-        let who = state.pause_changes.iter().map(|it| it.who.clone());
+        let who = state.pause_changes.iter().map(|it| it.who.name.clone());
         who.collect::<Vec<_>>()
     });
     assert_eq!(who, ["olga", "olga"]);

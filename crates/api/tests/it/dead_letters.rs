@@ -60,7 +60,7 @@ impl DeadLetterStore for Fake {
                 return false;
             };
             letter.requeued_at = Some(Utc::now());
-            letter.requeued_by = Some(requeue.who.clone());
+            letter.requeued_by = Some(requeue.who.name.clone());
             state.requeues.push(requeue.clone());
             true
         })
@@ -211,7 +211,7 @@ async fn a_firing_goes_back_as_it_came_and_only_once() {
     let marks = api.fake.with(|state| state.requeues.clone());
     assert_eq!(marks.len(), 1);
     assert_eq!(
-        (marks[0].who.as_str(), marks[0].reason.as_deref()),
+        (marks[0].who.name.as_str(), marks[0].reason.as_deref()),
         ("ann", Some("mended"))
     );
 
@@ -252,7 +252,7 @@ async fn what_is_about_to_be_done_is_written_down_first() {
         .with(|state| (state.begun.clone(), state.requeues.len()));
     assert_eq!((begun.len(), done), (1, 0));
     assert_eq!(
-        (begun[0].who.as_str(), begun[0].reason.as_deref()),
+        (begun[0].who.name.as_str(), begun[0].reason.as_deref()),
         ("ann", Some("mended"))
     );
 }

@@ -12,9 +12,9 @@ use attune_core::{
 use attune_store::{
     ActivePage, ActivePlace, ActiveSlice, AuditEntry, AuditStore, Batch, ChainLink, CommitError,
     Committed, ExecutionLabels, ExecutionWords, ExecutorRow, GrantedBody, Lease, Lookup, MeterPage,
-    MeterPlace, NewAudit, ObservedLease, PartitionStore, PauseSet, SlotRow, StatsCursor, StatsPage,
-    StatsRow, StatsStore, StoreError, StoredPolicies, StoredStats, TroubleNote, Violations,
-    WorkerEnd, WorkerLease, WorkerRow, WorkerStore,
+    MeterPlace, NewAudit, ObservedLease, PartitionStore, PauseSet, ProcessStart, SlotRow,
+    StatsCursor, StatsPage, StatsRow, StatsStore, StoreError, StoredPolicies, StoredStats,
+    TroubleNote, Violations, WorkerEnd, WorkerLease, WorkerRow, WorkerStore,
 };
 use chrono::{DateTime, Utc};
 
@@ -47,6 +47,10 @@ impl AuditStore for Fake {
 
     async fn note_audit(&self, entry: &NewAudit) -> Result<(), StoreError> {
         self.store(|state| state.noted.push(entry.clone()))
+    }
+
+    async fn note_start(&self, start: &ProcessStart) -> Result<(), StoreError> {
+        self.note_audit(&start.audit()).await
     }
 
     async fn violations(
@@ -118,6 +122,15 @@ impl PartitionStore for Fake {
         _observed: &[ObservedLease],
         _ttl: Duration,
     ) -> Result<Vec<(PartitionId, Epoch)>, StoreError> {
+        panic!("{NOT_ASKED}")
+    }
+
+    async fn note_takeover(
+        &self,
+        _owner: OwnerId,
+        _owner_name: &str,
+        _taken: &[(PartitionId, Epoch)],
+    ) -> Result<(), StoreError> {
         panic!("{NOT_ASKED}")
     }
 

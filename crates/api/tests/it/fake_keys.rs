@@ -3,7 +3,9 @@
 use async_trait::async_trait;
 use attune_core::Asker;
 use attune_identity::{Grants, Key, KeyId};
-use attune_store::{KeyOutcome, KeyRecord, KeyRotation, KeyStanding, KeyStore, NewKey, StoreError};
+use attune_store::{
+    Actor, KeyOutcome, KeyRecord, KeyRotation, KeyStanding, KeyStore, NewKey, StoreError,
+};
 use chrono::Utc;
 
 use crate::fakes::Fake;
@@ -18,7 +20,7 @@ impl Fake {
             name: name.to_owned(),
             grants,
             lifetime: None,
-            who: "test".to_owned(),
+            who: "test".into(),
         };
         self.with(|state| state.keys.push(record(&new)));
         key.expose()
@@ -33,7 +35,7 @@ fn record(new: &NewKey) -> KeyRecord {
         grants: new.grants.clone(),
         standing: KeyStanding::Good(new.lifetime),
         created: Utc::now(),
-        created_by: new.who.clone(),
+        created_by: new.who.name.clone(),
         expires: None,
         revoked: None,
         revoked_by: None,
@@ -77,14 +79,14 @@ impl KeyStore for Fake {
         })
     }
 
-    async fn revoke_key(&self, id: &KeyId, who: &str) -> Result<KeyOutcome, StoreError> {
+    async fn revoke_key(&self, id: &KeyId, who: &Actor) -> Result<KeyOutcome, StoreError> {
         self.store(|state| {
             let Some(key) = state.keys.iter_mut().find(|it| it.id == *id) else {
                 return KeyOutcome::Unknown;
             };
             key.standing = KeyStanding::Revoked;
             key.revoked = Some(Utc::now());
-            key.revoked_by = Some(who.to_owned());
+            key.revoked_by = Some(who.name.clone());
             KeyOutcome::Stored
         })
     }

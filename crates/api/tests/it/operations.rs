@@ -38,7 +38,7 @@ impl OperationStore for Fake {
                 id: OperationId(state.operations.len() as i64 + 1),
                 request_id: new.request_id,
                 what: Ok((new.kind, new.filter.clone())),
-                who: new.who.clone(),
+                who: new.who.name.clone(),
                 reason: new.reason.clone(),
                 created: Utc::now(),
                 partitions: 1,

@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use attune_core::{Attempt, Epoch, OwnerId, PartitionId, RequestId, Status, WorkerId};
-use attune_store::audit::what;
-use attune_store::{AuditEntry, ExecutorRow, Lease, SlotHolder, SlotWorker, Violations, WorkerRow};
+use attune_store::{
+    AuditEntry, ExecutorRow, Lease, SlotHolder, SlotWorker, StoredOrigin, Violations, What,
+    WorkerRow,
+};
 use chrono::Utc;
 use serde_json::{Value, json};
 
@@ -213,10 +215,10 @@ async fn violations_make_a_queue_unhealthy_and_the_log_is_read_in_pages() {
     api.fake.add_action("core.echo", |_| {});
     api.fake.add_action("core.noop", |_| {});
     api.fake.with(|state| {
-        state.violations = [what::ORDER_VIOLATION, what::LIMIT_VIOLATION]
+        state.violations = [What::OrderViolation, What::LimitViolation]
             .map(|kind| Violations {
                 action_ref: "core.echo".to_owned(),
-                what: kind.to_owned(),
+                what: kind.name().to_owned(),
                 entries: 2,
                 last_at: chrono::DateTime::from_timestamp(1_800_000_000, 0).unwrap(),
             })
@@ -226,12 +228,16 @@ async fn violations_make_a_queue_unhealthy_and_the_log_is_read_in_pages() {
                 id,
                 at: Utc::now(),
                 who: "ann".to_owned(),
-                what: what::FORCE_RELEASE.to_owned(),
+                what: What::ForceRelease.name().to_owned(),
                 target: "7".to_owned(),
                 reason: None,
                 before: None,
                 after: None,
                 request_id: RequestId::fresh(),
+                origin: StoredOrigin {
+                    via: Some("amqp".to_owned()),
+                    ..StoredOrigin::default()
+                },
             })
             .collect();
     });

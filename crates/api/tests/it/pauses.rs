@@ -36,7 +36,7 @@ impl State {
             target: change.target.clone(),
             mode,
             since: Utc::now(),
-            who: change.who.clone(),
+            who: change.who.name.clone(),
             reason: change.reason.clone(),
         });
         held.extend(after.clone());
@@ -133,7 +133,7 @@ async fn what_is_held_is_stored_told_and_shown() {
     );
     assert_eq!(modes(&answer.body["also_held_by"]), all[1..]);
     let resume = api.fake.with(|state| state.pause_changes[3].clone());
-    assert_eq!((resume.mode, resume.who.as_str()), (None, "bob"));
+    assert_eq!((resume.mode, resume.who.name.as_str()), (None, "bob"));
     // Asked once more, it is as it is.
     let again = delete(&api, path).await;
     assert_eq!(

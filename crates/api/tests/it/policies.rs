@@ -102,7 +102,7 @@ impl PolicyStore for Fake {
                     version: i64::try_from(before).unwrap() + 1,
                     set_version: Some(set_version),
                     document,
-                    who: changes.who.clone(),
+                    who: changes.who.name.clone(),
                     at: Utc::now(),
                     reason: changes.reason.clone(),
                 };
@@ -121,7 +121,7 @@ impl PolicyStore for Fake {
         &self,
         spec: &ActionSpec,
         _partition_count: u16,
-        _changed_by: &str,
+        _changed_by: &attune_store::Actor,
         set_version: i64,
     ) -> Result<Option<Applied>, StoreError> {
         self.store(|state| {

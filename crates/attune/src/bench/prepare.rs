@@ -8,7 +8,7 @@ use anyhow::{Context as _, bail};
 use attune_bench::Scenario;
 use attune_commands::CommandClient;
 use attune_core::{PartitionId, PauseMode, PauseTarget, RequestId};
-use attune_store::{PauseChange, PauseOutcome, Store};
+use attune_store::{Actor, PauseChange, PauseOutcome, Store};
 use tokio::task::JoinSet;
 
 /// How many actions are applied at once.
@@ -79,7 +79,7 @@ async fn change(store: &dyn Store, mode: Option<PauseMode>) -> anyhow::Result<()
         request_id: RequestId::fresh(),
         target: PauseTarget::All,
         mode,
-        who: "bench".to_owned(),
+        who: Actor::system("bench"),
         reason: None,
     };
     match store.change_pause(&change).await? {

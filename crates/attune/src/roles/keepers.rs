@@ -62,6 +62,7 @@ pub(super) async fn start_stats(
         requests: REQUEST_RETENTION,
         records: RecordRetention {
             stats: settings.stats.retention(),
+            audit: settings.audit.retention(),
             ..RecordRetention::USUAL
         },
     });

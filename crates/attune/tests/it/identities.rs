@@ -426,6 +426,10 @@ async fn must_not_in_the_database(system: &System) -> anyhow::Result<()> {
             "SELECT parameters FROM attune.execution_active",
         ),
         ("attune-stats", "DELETE FROM attune.audit_log"),
+        (
+            "attune-stats",
+            "UPDATE attune.audit_retention SET days = 31",
+        ),
         ("attune-executor", "UPDATE attune.action SET spec = '{}'"),
         ("attune-executor", "DELETE FROM attune.execution_history"),
         (

@@ -199,6 +199,19 @@ impl PartitionStore for Remote {
         .await
     }
 
+    async fn note_takeover(
+        &self,
+        owner: OwnerId,
+        name: &str,
+        taken: &[(PartitionId, Epoch)],
+    ) -> Result<(), StoreError> {
+        let (name, taken) = (name.to_owned(), taken.to_vec());
+        self.call(async move |store: Arc<dyn Store>| {
+            store.note_takeover(owner, &name, &taken).await
+        })
+        .await
+    }
+
     async fn end_workers(&self, observed: &[(WorkerId, i64)]) -> Result<Vec<WorkerId>, StoreError> {
         self.door.pass().await;
         let observed = observed.to_vec();

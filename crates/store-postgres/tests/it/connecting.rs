@@ -6,7 +6,7 @@ use attune_store::{Batch, PartitionStore as _, Store as _, StoreError};
 use attune_store_postgres::{PostgresOptions, PostgresStore};
 use sqlx::AssertSqlSafe;
 
-use crate::support::{chain, eventually, on_fresh_db, server_url};
+use crate::support::{TestDb, chain, eventually, on_fresh_db, server_url};
 
 /// A server that is not there is named, and its password is not.
 #[tokio::test]
@@ -124,6 +124,57 @@ async fn an_additive_migration_of_a_newer_release_is_accepted() {
         db.store.migrate().await.unwrap();
     })
     .await;
+}
+
+/// A migration that meets a lock lets everybody else pass again, tries anew, and gives up with the way out.
+#[tokio::test]
+async fn a_migration_waits_for_a_lock_no_longer_than_others_can_bear() {
+    on_fresh_db(|db| async move {
+        let undo = "ALTER TABLE attune.audit_log DROP COLUMN actor_kind, DROP COLUMN key_id,
+                        DROP COLUMN source_ip, DROP COLUMN via;
+                    DROP TABLE attune.audit_retention;
+                    DROP FUNCTION attune.note_start(uuid, text, text, text, text);
+                    DELETE FROM attune.schema_migration WHERE version = 40";
+        sqlx::raw_sql(undo).execute(&db.sql).await.unwrap();
+        let mut dump = db.sql.begin().await.unwrap();
+        sqlx::raw_sql("LOCK TABLE attune.audit_log IN ACCESS SHARE MODE")
+            .execute(&mut *dump)
+            .await
+            .unwrap();
+        let mut options = PostgresOptions::new(&db.url);
+        options.migrate_tries = 1;
+        let hasty = PostgresStore::connect(options.clone()).await.unwrap();
+        let refused = hasty.migrate().await.unwrap_err().to_string();
+        assert!(refused.contains("has met a lock 1 times"), "{refused}");
+        assert!(refused.contains("pg_stat_activity"), "{refused}");
+        // Whoever comes after it is not held up by it any more.
+        assert_eq!(db.count("SELECT count(*) FROM attune.audit_log").await, 0);
+
+        options.migrate_tries = 3;
+        let patient = PostgresStore::connect(options).await.unwrap();
+        let migrating = tokio::spawn({
+            let patient = patient.clone();
+            async move { patient.migrate().await }
+        });
+        until_waits_for_a_lock(&db).await;
+        dump.rollback().await.unwrap();
+        migrating.await.unwrap().unwrap();
+        db.store.check().await.unwrap();
+        hasty.close().await;
+        patient.close().await;
+    })
+    .await;
+}
+
+/// Waits until somebody waits for a table.
+async fn until_waits_for_a_lock(db: &TestDb) {
+    let waits = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'relation'
+                 AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while db.count(waits).await == 0 {
+        assert!(std::time::Instant::now() < deadline, "nobody waits");
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await; // poll
+    }
 }
 
 /// Settings that would break a promise keep every role from starting.

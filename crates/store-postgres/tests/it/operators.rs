@@ -124,6 +124,11 @@ async fn who_changes_the_audit_log_is_seen() {
         assert_eq!(look().await.broken, Some((3, "its entry was changed")));
         run("UPDATE attune.audit_log SET who = 'ann' WHERE target = '3'").await;
         assert_eq!(look().await.broken, None);
+        // Nothing can be put into columns that were not there when it was written.
+        run("UPDATE attune.audit_log SET source_ip = '192.0.2.9' WHERE target = '3'").await;
+        assert_eq!(look().await.broken, Some((3, "its entry was changed")));
+        run("UPDATE attune.audit_log SET source_ip = NULL WHERE target = '3'").await;
+        assert_eq!(look().await.broken, None);
         run("DELETE FROM attune.audit_log WHERE target = '3'").await;
         assert_eq!(look().await.broken, Some((3, "its entry was removed")));
         run("DELETE FROM attune.audit_chain WHERE no = 3").await;
@@ -149,7 +154,7 @@ async fn a_resume_by_a_clock_that_is_wrong_spoils_no_other() {
             request_id: RequestId::fresh(),
             target: target.clone(),
             mode,
-            who: "test".to_owned(),
+            who: "test".into(),
             reason: None,
         };
         let pause = Some(PauseMode::Pause);

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use attune_core::{Attempt, ExecutionId, OwnerId, PartitionId, Priority, QueueStats, RequestId};
-use attune_store::audit::what;
+use attune_store::What;
 use attune_store::{
     ActionStore as _, AuditStore as _, Batch, Cursor, DeadLetterStore as _, ExecutionFilter,
     ExecutionStore as _, NewAudit, NewDeadLetter, PartitionStore as _, StatsRow, StatsStore as _,
@@ -63,8 +63,8 @@ async fn no_time_of_any_table_stops_a_read() {
         };
         let entry = NewAudit {
             request_id: RequestId::fresh(),
-            who: "test".to_owned(),
-            what: what::ORDER_VIOLATION,
+            who: "test".into(),
+            what: What::OrderViolation,
             target: "test.action".to_owned(),
             reason: None,
             before: None,

@@ -163,7 +163,7 @@ async fn old_records_go() {
             &db,
             "INSERT INTO attune.audit_log (at, who, what, target, request_id)
              SELECT at, 'ann', 'w', 't', gen_random_uuid()
-             FROM (VALUES (now() - interval '401 days'), (now() - interval '399 days')) AS v (at);
+             FROM (VALUES (now() - interval '432 days'), (now() - interval '399 days')) AS v (at);
              INSERT INTO attune.policy (scope, target, version, spec, changed_by, changed_at)
              SELECT 'action', target, version, '{}', 'ann', now() - interval '500 days'
              FROM (VALUES ('a', 1), ('a', 2), ('b', 1)) AS v (target, version);
@@ -198,6 +198,38 @@ async fn old_records_go() {
         );
         let in_force = "SELECT count(*) FROM attune.policy WHERE target = 'a' AND version = 2";
         assert_eq!(db.count(in_force).await, 1);
+    })
+    .await;
+}
+
+/// The upkeep removes nothing of the audit log that the owner of the tables keeps, whatever it is told, and
+/// months as a whole.
+#[tokio::test]
+async fn nobody_but_the_owner_shortens_the_audit_log() {
+    on_fresh_db(|db| async move {
+        run(
+            &db,
+            "INSERT INTO attune.audit_log (at, who, what, target, request_id)
+             SELECT at, 'ann', 'w', 't', gen_random_uuid()
+             FROM (VALUES (now() - interval '100 days'), (date_trunc('month', now(), 'UTC') - interval '1 s'),
+                          (now())) AS v (at)",
+        )
+        .await;
+        let (entries, everything) = (
+            "SELECT count(*) FROM attune.audit_log",
+            "SELECT attune.prune_audit(now(), 1000)",
+        );
+        assert_eq!(db.count(everything).await, 0);
+        assert_eq!(db.count(entries).await, 3);
+        let noted = attune_store::check_chain(&db.store, None).await.unwrap().head;
+        db.store.keep_audit_for(31).await.unwrap();
+        assert_eq!(db.count(everything).await, 1);
+        assert_eq!(db.count(entries).await, 2);
+        // What is left goes on from the hash that stays, and what was noted is still found.
+        let (_, noted) = noted.unwrap();
+        let left = attune_store::check_chain(&db.store, Some(&noted)).await.unwrap();
+        assert_eq!((left.entries, left.first, left.broken), (2, Some(2), None));
+        assert!(left.found);
     })
     .await;
 }

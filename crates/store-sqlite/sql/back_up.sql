@@ -1,0 +1,2 @@
+-- Everything at one moment, into an empty file.
+VACUUM INTO ?1

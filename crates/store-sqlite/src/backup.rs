@@ -1,0 +1,110 @@
+//! A copy of the file, also while a process works on it.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use attune_store::StoreError;
+use sqlx::ConnectOptions as _;
+use sqlx::sqlite::SqliteConnection;
+
+use crate::error::from_sqlx;
+use crate::options::SqliteOptions;
+use crate::sql;
+use crate::store::spawned;
+
+/// Parameters and results of executions are in it.
+const ONLY_OWNER: u32 = 0o600;
+
+/// Copies the database to a new file, as it is at one moment, readable for its owner only. It reads and takes no
+/// lock, so that the process that has the file goes on; what is copied is on the disk and was looked through when
+/// this returns, with how many bytes it has. Until then the file has `.partial` behind its name.
+///
+/// # Errors
+/// [`StoreError::Conflict`] when there is a file already, or it cannot be made there; otherwise as SQLite fails.
+pub async fn back_up(options: &SqliteOptions, to: &Path) -> Result<u64, StoreError> {
+    let (options, to) = (options.clone(), to.to_owned());
+    spawned(async move {
+        let partial = made(&to)?;
+        let copied = match copy(&options, &partial).await {
+            Ok(()) => kept(&partial, &to),
+            Err(error) => Err(error),
+        };
+        if copied.is_err() {
+            // What it is called says already that it is none.
+            std::fs::remove_file(&partial).ok();
+        }
+        copied
+    })
+    .await
+}
+
+/// The empty file that is to be filled.
+fn made(to: &Path) -> Result<PathBuf, StoreError> {
+    if to.symlink_metadata().is_ok() {
+        let words = "there is something already; name a file that is new";
+        return Err(cannot(to, &words));
+    }
+    let mut partial = to.as_os_str().to_owned();
+    partial.push(".partial");
+    let partial = PathBuf::from(partial);
+    let new = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(ONLY_OWNER)
+        .open(&partial);
+    new.map_err(|error| match error.kind() {
+        io::ErrorKind::AlreadyExists => cannot(
+            &partial,
+            &"another copy is being made, or one was broken off: then delete it",
+        ),
+        _ => cannot(&partial, &error),
+    })?;
+    Ok(partial)
+}
+
+async fn copy(options: &SqliteOptions, partial: &Path) -> Result<(), StoreError> {
+    let mut from = options.reader().connect().await.map_err(from_sqlx)?;
+    let name = partial.to_string_lossy().into_owned();
+    sqlx::query(sql::BACK_UP)
+        .bind(name)
+        .execute(&mut from)
+        .await
+        .map_err(from_sqlx)?;
+    let copy = SqliteOptions::new(partial).reader();
+    let mut copy = copy.connect().await.map_err(from_sqlx)?;
+    look_through(&mut copy, partial).await
+}
+
+async fn look_through(copy: &mut SqliteConnection, partial: &Path) -> Result<(), StoreError> {
+    let said: String = sqlx::query_scalar(sql::QUICK_CHECK)
+        .fetch_one(copy)
+        .await
+        .map_err(from_sqlx)?;
+    if said == "ok" {
+        return Ok(());
+    }
+    Err(cannot(partial, &format!("the copy is broken: {said}")))
+}
+
+/// Gives it its name when it is on the disk.
+fn kept(partial: &Path, to: &Path) -> Result<u64, StoreError> {
+    let kept = || {
+        let file = File::open(partial)?;
+        file.sync_all()?;
+        let bytes = file.metadata()?.len();
+        std::fs::rename(partial, to)?;
+        let folder = to.parent().filter(|it| !it.as_os_str().is_empty());
+        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
+        Ok(bytes)
+    };
+    kept().map_err(|error: io::Error| cannot(to, &error))
+}
+
+fn cannot(path: &Path, why: &dyn std::fmt::Display) -> StoreError {
+    StoreError::Conflict(format!(
+        "the copy cannot be made at {}: {why}",
+        path.display()
+    ))
+}
