@@ -81,7 +81,7 @@ pub(crate) async fn show(
 async fn revealed(app: &App, caller: &Caller, record: &ExecutionRecord) -> Result<Value, ApiError> {
     let entry = NewAudit {
         request_id: RequestId::fresh(),
-        who: caller.actor(None)?,
+        who: caller.who(None)?,
         what: What::SecretRead,
         target: record.id.to_string(),
         reason: None,

@@ -10,7 +10,7 @@ use attune_cli::Trust;
 use attune_config::ApiSettings;
 use attune_core::Submission;
 use attune_identity::{Grants, Key, Rate, Role};
-use attune_store::{NewKey, Store};
+use attune_store::{Actor, NewKey, Store};
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use serde::de::DeserializeOwned;
 
@@ -92,7 +92,7 @@ async fn key(store: &dyn Store) -> anyhow::Result<Key> {
         name: "bench".to_owned(),
         grants,
         lifetime: Some(Duration::from_secs(24 * 3600)),
-        who: "bench".to_owned(),
+        who: Actor::system("bench"),
     };
     store
         .create_key(&new, false)
