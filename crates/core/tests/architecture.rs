@@ -100,7 +100,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
         "sim",
         &["executor", "dispatch", "routing", "messages", "core"],
     ),
-    ("schedules", &["store", "messages", "runtime", "secrets", "core"]),
+    (
+        "schedules",
+        &["store", "messages", "runtime", "secrets", "core"],
+    ),
 ];
 
 fn root() -> PathBuf {

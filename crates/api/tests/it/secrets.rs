@@ -178,7 +178,7 @@ async fn only_an_admin_sees_them_and_that_is_written_down_first() {
         .map(|it| (it.what, &*it.who, &*it.target))
         .collect();
     let target = execution_id(0).to_string();
-    assert_eq!(noted, [("secret.read", "ada", &*target)]);
+    assert_eq!(noted, [(attune_store::What::SecretRead, "ada", &*target)]);
     let masked = api
         .ask(
             &key,
