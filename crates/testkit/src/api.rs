@@ -16,12 +16,15 @@ const PAGE: usize = 1000;
 
 /// A client without settings of its own.
 pub(crate) fn client() -> anyhow::Result<reqwest::Client> {
+    Ok(builder().build()?)
+}
+
+fn builder() -> reqwest::ClientBuilder {
     // Needed even where nothing is encrypted; that it was done before is fine.
     let _done_before = rustls::crypto::ring::default_provider().install_default();
-    let client = reqwest::Client::builder()
+    reqwest::Client::builder()
         .timeout(REQUEST_TIMEOUT)
-        .no_proxy();
-    Ok(client.build()?)
+        .no_proxy()
 }
 
 /// Speaks to one server.
@@ -92,6 +95,19 @@ impl Api {
         Ok(Self {
             base: base.into(),
             client: client()?,
+            key: None,
+        })
+    }
+
+    /// A client of `https://HOST:PORT` that believes this authority (PEM) alone.
+    ///
+    /// # Errors
+    /// When it is no certificate, or no client can be made.
+    pub fn believing(base: impl Into<String>, authority: &str) -> anyhow::Result<Self> {
+        let authority = reqwest::Certificate::from_pem(authority.as_bytes())?;
+        Ok(Self {
+            base: base.into(),
+            client: builder().tls_certs_only([authority]).build()?,
             key: None,
         })
     }

@@ -52,14 +52,23 @@ pub(crate) async fn first_key(setup: &Setup, folder: &Path) -> anyhow::Result<St
         let key = std::fs::read_to_string(Path::new(data).join("admin.key"));
         return Ok(key.context("the first key")?.trim().to_owned());
     }
+    made_key(launch(setup, "operator", folder)?, folder, &[]).await
+}
+
+/// A key that may do everything, made in the database that a process like this one would use.
+pub(crate) async fn made_key(
+    mut launch: Launch,
+    folder: &Path,
+    more: &[&str],
+) -> anyhow::Result<String> {
     let file = folder.join("operator.key");
-    let mut launch = launch(setup, "operator", folder)?;
     launch.args = ["keys", "create", "operator", "--database", "--pool", "*"]
         .map(str::to_owned)
         .to_vec();
     for role in ["admin", "worker"] {
         launch.args.extend(["--role".to_owned(), role.to_owned()]);
     }
+    launch.args.extend(more.iter().map(|it| (*it).to_owned()));
     launch.args.push("--out".to_owned());
     launch.args.push(file.to_string_lossy().into_owned());
     let mut process = Process::spawn(launch)?;

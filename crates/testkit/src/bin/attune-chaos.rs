@@ -30,6 +30,9 @@ struct Arguments {
     /// Executions a second
     #[arg(long, default_value_t = 250.0)]
     rate: f64,
+    /// With keys, TLS and named users on all sides
+    #[arg(long)]
+    secured: bool,
     /// Everything but the final line goes to stderr
     #[arg(long)]
     json: bool,
@@ -97,6 +100,7 @@ async fn disturb(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         seed: arguments.seed,
         faults: arguments.faults.clone(),
         rate: arguments.rate,
+        secured: arguments.secured,
         json: arguments.json,
     };
     let report = chaos::run(&options, &stop).await?;

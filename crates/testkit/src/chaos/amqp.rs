@@ -10,7 +10,7 @@ use lapin::options::{
     BasicConsumeOptions, BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions,
 };
 use lapin::types::FieldTable;
-use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionProperties};
+use lapin::{Channel, Confirmation, Connection, ConnectionProperties};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
@@ -19,6 +19,7 @@ use uuid::Uuid;
 
 use super::actions::Action;
 use super::http::Shared;
+use super::stranger::properties;
 
 /// The exchange of everything.
 pub(crate) const EXCHANGE: &str = "attune.executions";
@@ -111,6 +112,7 @@ async fn session(
             "enforcement.created",
             message,
             &reply_to,
+            shared.user,
         )
         .await?;
         shared.ledger.confirmed(&message.requests)?;
@@ -128,7 +130,7 @@ fn fresh(shared: &Shared, random: &mut StdRng) -> anyhow::Result<Pending> {
         let action = Action::pick(&shared.actions, random);
         let request_id = Uuid::now_v7();
         let submission = action.submission(request_id, random);
-        shared.ledger.invoke(&submission)?;
+        shared.ledger.invoke_by_amqp(&submission)?;
         requests.push(request_id);
         items.push(submission);
     }
@@ -156,10 +158,9 @@ async fn publish(
     key: &str,
     message: &Pending,
     reply_to: &lapin::types::ShortString,
+    user: Option<&'static str>,
 ) -> anyhow::Result<()> {
-    let properties = BasicProperties::default()
-        .with_content_type("application/json".into())
-        .with_delivery_mode(2)
+    let properties = properties(user)
         .with_message_id(message.message_id.to_string().into())
         .with_reply_to(reply_to.clone());
     let options = BasicPublishOptions {

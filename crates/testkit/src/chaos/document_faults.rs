@@ -10,7 +10,6 @@ use serde_json::{Value, json};
 
 use super::actions::{BOUND_PACK, USERS};
 use super::nemesis::{Fault, Lane, Rig};
-use crate::Api;
 
 pub(crate) const FAULTS: &[Fault] = &[Fault {
     name: "documents",
@@ -39,7 +38,7 @@ enum Change {
 /// The owners' own records say by which version each of them went and what came of it, and the API's what each
 /// version says; check-history holds one against the other.
 async fn documents(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Result<bool> {
-    let api = Api::new(&rig.shared.api)?;
+    let api = rig.shared.api.clone();
     let changes: Vec<Change> = (0..random.random_range(1..5))
         .map(|_| draw(rig, random))
         .collect();

@@ -13,9 +13,11 @@ use tokio::sync::{Mutex, MutexGuard};
 
 use super::lasting_faults::Clocks;
 use super::notes::Notes;
+use super::security::Security;
 use super::servers::{Server, Servers};
 use super::{SETTINGS, Say};
-use crate::{Launch, Process, Proxy, variable, within};
+use crate::launching::made_key;
+use crate::{Api, Launch, Process, Proxy, variable, within};
 
 /// How many daemons of each role there are.
 const ROLES: [(&str, usize); 5] = [
@@ -86,8 +88,8 @@ impl Daemon {
 #[derive(Debug)]
 pub(crate) struct Fleet {
     pub(crate) daemons: Vec<Arc<Daemon>>,
-    /// `http://HOST:PORT` of the API.
-    pub(crate) api: String,
+    /// A client of the API that may do everything.
+    pub(crate) api: Api,
     /// Ends of daemons that no fault explains.
     pub(crate) surprises: Mutex<Vec<String>>,
     notes: Notes,
@@ -119,6 +121,9 @@ impl Fleet {
         env.insert(variable("api.listen"), api.clone());
         // Where it runs as root.
         env.insert(variable("worker.allow_root"), "true".to_owned());
+        for (key, value) in servers.security.iter().flat_map(Security::settings) {
+            env.insert(variable(key), value);
+        }
         let launch = |name: &str, role: &str, env| Launch {
             name: name.to_owned(),
             binary: binary.to_owned(),
@@ -131,11 +136,19 @@ impl Fleet {
             env.insert(variable("broker.url"), broker);
             env
         };
-        let (database, broker) = (&servers.database_url, &servers.broker_url);
+        let (database, broker) = &servers.for_daemons()?;
         let direct = urls(env.clone(), database.clone(), broker.clone());
-        let mut migrate = Process::spawn(launch("migrate", "migrate", direct))?;
+        let mut migrate = Process::spawn(launch("migrate", "migrate", direct.clone()))?;
         let status = migrate.end().await?;
         ensure!(status.success(), "attune migrate: {}", migrate.tail());
+        let api_client = match &servers.security {
+            Some(security) => {
+                let operator = launch("operator", "operator", direct);
+                let key = made_key(operator, folder, &["--impersonate"]).await?;
+                Api::believing(format!("https://{api}"), &security.authority)?.with_key(key)
+            }
+            None => Api::new(format!("http://{api}"))?,
+        };
         let mut daemons = Vec::new();
         let names = ROLES.iter().flat_map(|(role, count)| {
             let numbered = (1..=*count).map(move |number| (*role, format!("{role}-{number}")));
@@ -175,7 +188,7 @@ impl Fleet {
         }
         let fleet = Arc::new(Self {
             daemons,
-            api: format!("http://{api}"),
+            api: api_client,
             surprises: Mutex::default(),
             notes: Notes::open(&folder.join("history"), "fleet")?,
             stopping: AtomicBool::new(false),

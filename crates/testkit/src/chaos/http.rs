@@ -30,8 +30,10 @@ const REPETITIONS: usize = 3;
 /// What every client needs.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    pub(crate) api: String,
+    pub(crate) api: Api,
     pub(crate) broker_url: String,
+    /// As whom its messages say that they are sent, where they must.
+    pub(crate) user: Option<&'static str>,
     pub(crate) actions: Vec<Action>,
     pub(crate) ledger: Ledger,
     pub(crate) stop: CancellationToken,
@@ -51,7 +53,7 @@ impl Shared {
 /// Asks for executions at this pace, until it is stopped.
 pub(crate) async fn client(shared: Arc<Shared>, seed: u64, pace: Duration) -> anyhow::Result<()> {
     let mut random = StdRng::seed_from_u64(seed);
-    let api = Api::new(&shared.api)?;
+    let api = shared.api.clone();
     let mut ticks = tokio::time::interval(pace);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     while !shared.stop.is_cancelled() {

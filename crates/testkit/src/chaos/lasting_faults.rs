@@ -20,7 +20,6 @@ use super::actions::{Action, DELAYED};
 use super::nemesis::{Fault, INSIST, Lane, Rig, pass};
 use super::servers::Server;
 use super::{http, probe};
-use crate::Api;
 
 /// By how much a clock is set.
 const STEP_SECONDS: i64 = 7200;
@@ -299,7 +298,7 @@ async fn clock(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Result<
 
 /// Asks for more than can run at once, of many actions, so that some wait everywhere.
 async fn burst(rig: &Rig, random: &mut StdRng) -> anyhow::Result<()> {
-    let api = Api::new(&rig.shared.api)?;
+    let api = rig.shared.api.clone();
     for _ in 0..BURSTS {
         let submissions: Vec<Value> = (0..100)
             .map(|_| {
@@ -327,13 +326,14 @@ async fn delayed(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Resul
         rig.shared.ledger.invoke_delayed(&submission, delay)?;
         submissions.push(submission);
     }
-    let api = Api::new(&rig.shared.api)?;
+    let api = rig.shared.api.clone();
     http::ask(&rig.shared, &api, &submissions, true, None).await?;
     begun.end()
 }
 
 async fn slow_clients(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Result<bool> {
-    let address = rig.shared.api.trim_start_matches("http://").to_owned();
+    let base = rig.shared.api.base();
+    let address = base.rsplit('/').next().unwrap_or(base).to_owned();
     let begun = rig.begin(fault, &format!("{IDLE} idle, {} slow", 2 * SLOW))?;
     let mut clients = JoinSet::new();
     for number in 0..IDLE + 2 * SLOW {

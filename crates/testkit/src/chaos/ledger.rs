@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use attune_core::RequestId;
 use attune_record::now_ns;
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -15,12 +16,16 @@ use super::notes::Notes;
 #[derive(Debug)]
 pub(crate) struct Ledger {
     notes: Notes,
+    /// The name of the key with which is asked over HTTP, if one is.
+    asker: Option<&'static str>,
     known: Mutex<Known>,
 }
 
 /// What is known for sure. What is in none of these may or may not have been accepted.
 #[derive(Debug, Default)]
 pub(crate) struct Known {
+    /// Those that were sent over AMQP, where a request keeps the name that its client gave it.
+    by_amqp: HashSet<Uuid>,
     /// How many requests were sent, each counted once.
     pub(crate) asked: u64,
     /// What became of those whose acceptance was told.
@@ -41,8 +46,9 @@ pub(crate) struct Known {
 
 impl Ledger {
     /// Records into this folder.
-    pub(crate) fn open(history: &Path) -> anyhow::Result<Self> {
+    pub(crate) fn open(history: &Path, asker: Option<&'static str>) -> anyhow::Result<Self> {
         Ok(Self {
+            asker,
             notes: Notes::open(history, "client")?,
             known: Mutex::default(),
         })
@@ -53,11 +59,29 @@ impl Ledger {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The name under which the system knows a request.
+    fn stored(&self, request_id: Uuid) -> Uuid {
+        match self.asker {
+            Some(asker) if !self.known().by_amqp.contains(&request_id) => {
+                RequestId(request_id).of_principal(asker).0
+            }
+            _ => request_id,
+        }
+    }
+
+    /// As [`invoke`](Self::invoke), over AMQP.
+    pub(crate) fn invoke_by_amqp(&self, submission: &Value) -> anyhow::Result<()> {
+        let request_id = submission["request_id"].as_str().unwrap_or("").parse()?;
+        self.known().by_amqp.insert(request_id);
+        self.invoke(submission)
+    }
+
     /// A client is about to ask, for the first time, for what this submission says.
     pub(crate) fn invoke(&self, submission: &Value) -> anyhow::Result<()> {
         self.known().asked += 1;
+        let request_id: Uuid = submission["request_id"].as_str().unwrap_or("").parse()?;
         let fields = json!({
-            "request_id": submission["request_id"], "action_ref": submission["action_ref"],
+            "request_id": self.stored(request_id), "action_ref": submission["action_ref"],
             "priority": submission["priority"], "delayed": !submission["not_before"].is_null(),
             "requested_by": submission["requested_by"].as_str().unwrap_or_default(),
         });
@@ -68,12 +92,14 @@ impl Ledger {
     pub(crate) fn invoke_delayed(&self, submission: &Value, delay: Duration) -> anyhow::Result<()> {
         let request_id: Uuid = submission["request_id"].as_str().unwrap_or("").parse()?;
         let due = now_ns().saturating_add(i64::try_from(delay.as_nanos())?);
-        self.known().delayed.insert(request_id, due);
+        let stored = self.stored(request_id);
+        self.known().delayed.insert(stored, due);
         self.invoke(submission)
     }
 
     /// A client was told that it was accepted, as this execution.
     pub(crate) fn accepted(&self, request_id: Uuid, execution_id: i64) -> anyhow::Result<()> {
+        let request_id = self.stored(request_id);
         {
             let mut known = self.known();
             let before = known.accepted.insert(request_id, execution_id);
@@ -92,6 +118,7 @@ impl Ledger {
 
     /// A client was told that it was refused, and nothing stored.
     pub(crate) fn refused(&self, request_id: Uuid, code: &str) -> anyhow::Result<()> {
+        let request_id = self.stored(request_id);
         {
             let mut known = self.known();
             // A command that is sent again by somebody may find room, or an open queue, later.
@@ -120,7 +147,7 @@ impl Ledger {
     /// A client does not know what became of it.
     pub(crate) fn unknown(&self, request_id: Uuid, why: &str) -> anyhow::Result<()> {
         *self.known().answers.entry(why.to_owned()).or_default() += 1;
-        let fields = json!({"request_id": request_id});
+        let fields = json!({"request_id": self.stored(request_id)});
         self.notes.add("submit_info", fields)
     }
 

@@ -97,7 +97,7 @@ fn unless_away(rig: &Rig, fault: &Fault, outcome: anyhow::Result<()>) -> bool {
 /// The direct exchanges with the keys under which somebody listens there: the lives of workers, and
 /// executors. None while no API answers.
 async fn direct(rig: &Rig) -> anyhow::Result<Vec<(&'static str, String)>> {
-    let api = Api::new(&rig.shared.api)?;
+    let api = rig.shared.api.clone();
     let Ok(answer) = api.get("/api/v1/cluster").await else {
         return Ok(Vec::new());
     };
@@ -203,7 +203,7 @@ async fn poison(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Result
     let submission = action.context("no poison")?.submission(request_id, random);
     let begun = rig.begin(fault, POISON)?;
     rig.shared.ledger.invoke(&submission)?;
-    let api = Api::new(&rig.shared.api)?;
+    let api = rig.shared.api.clone();
     match api.try_submit(&submission).await {
         Ok(answer) if answer.status == 201 => {
             let id = answer.body["id"].as_i64().context("no id")?;
@@ -215,7 +215,7 @@ async fn poison(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Result
 }
 
 async fn limits(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Result<bool> {
-    let api = Api::new(&rig.shared.api)?;
+    let api = rig.shared.api.clone();
     let shared = &rig.shared;
     let count = random.random_range(1..6);
     let mut targets = Vec::new();
@@ -259,7 +259,7 @@ const HELD_AT_MOST_MS: u64 = 4_000;
 /// The witnesses judge whether anything starts meanwhile. Actions that show whether the rest goes on
 /// are left alone.
 async fn pauses(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Result<bool> {
-    let api = Api::new(&rig.shared.api)?;
+    let api = rig.shared.api.clone();
     let mut targets = Vec::new();
     for _ in 0..random.random_range(1..8) {
         let action = &rig.shared.actions[random.random_range(0..rig.shared.actions.len())];
@@ -307,7 +307,7 @@ async fn resume(api: &Api, path: &str) {
 /// Asks for bulk operations, whoever dies meanwhile; the owners' own records say whether each was done
 /// once to everybody who was meant, and counted.
 async fn operations(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Result<bool> {
-    let api = Api::new(&rig.shared.api)?;
+    let api = rig.shared.api.clone();
     let mut bodies = Vec::new();
     for _ in 0..random.random_range(1..6) {
         let action = &rig.shared.actions[random.random_range(0..rig.shared.actions.len())];

@@ -20,6 +20,7 @@ mod probe;
 mod program;
 mod records;
 mod room_faults;
+mod security;
 mod server_faults;
 mod servers;
 mod stranger;
@@ -41,7 +42,7 @@ use tokio_util::sync::CancellationToken;
 pub use check::Report;
 pub use program::program;
 
-use crate::{Api, wait_for};
+use crate::wait_for;
 use actions::Action;
 use fleet::Fleet;
 use http::Shared;
@@ -49,6 +50,7 @@ pub use lasting_faults::Clocks;
 use ledger::Ledger;
 use nemesis::{Fault, Lane, Rig};
 use notes::Notes;
+use security::Security;
 use servers::{Server, Servers};
 use stranger::Stranger;
 use witness::Witness;
@@ -105,6 +107,8 @@ pub struct Options {
     pub faults: Vec<String>,
     /// Executions a second.
     pub rate: f64,
+    /// Whether everything is on that identifies and protects: keys, TLS, users of messages.
+    pub secured: bool,
     /// Whether only the final line goes to stdout.
     pub json: bool,
 }
@@ -159,7 +163,11 @@ pub async fn run(options: &Options, stop: &CancellationToken) -> anyhow::Result<
     let clocks = sets_clocks.then(|| Clocks::new(folder.join("clocks")));
     let clocks = clocks.transpose()?;
     let place = options.folder.join("services");
-    let servers = Servers::up(&options.services, &place, clocks.as_ref()).await?;
+    let security = match options.secured {
+        true => Some(Security::prepare(&folder).await?),
+        false => None,
+    };
+    let servers = Servers::up(&options.services, &place, clocks.as_ref(), security).await?;
     let started = tokio::select! {
         started = Fleet::start(&options.binary, &folder, &servers, clocks.as_ref(), &say) => started,
         () = stop.cancelled() => Err(anyhow::anyhow!("stopped")),
@@ -212,8 +220,9 @@ fn prepare(
     let shared = Arc::new(Shared {
         api: fleet.api.clone(),
         broker_url: servers.broker_url.clone(),
+        user: servers.security.as_ref().map(|_| security::USER),
         actions: Action::all(),
-        ledger: Ledger::open(&history)?,
+        ledger: Ledger::open(&history, servers.security.as_ref().map(|_| security::ASKER))?,
         stop: CancellationToken::new(),
         program: std::env::current_exe()?,
         history: history.clone(),
@@ -225,7 +234,7 @@ fn prepare(
         .collect();
     ensure!(options.rate > 0.0, "the rate must be above 0");
     Ok(Rig {
-        stranger: Stranger::new(&servers.broker_url),
+        stranger: Stranger::new(&servers.broker_url, shared.user),
         notes: Notes::open(&history, "nemesis")?,
         counts: std::sync::Mutex::default(),
         clocks,
@@ -246,7 +255,7 @@ async fn go_through(
     folder: &Path,
 ) -> anyhow::Result<Report> {
     let shared = &rig.shared;
-    let api = Api::new(&shared.api)?;
+    let api = shared.api.clone();
     api.until_ready().await?;
     for action in &shared.actions {
         wait_for(&action.action_ref, async || {

@@ -10,7 +10,6 @@ use uuid::Uuid;
 
 use super::actions::PARTITIONS;
 use super::nemesis::{Fault, Rig};
-use crate::Api;
 
 /// How long an execution that nothing stands in the way of may take from its submission to its
 /// end, on a machine that is busy with everything else.
@@ -56,7 +55,7 @@ pub(crate) async fn goes_on(rig: &Rig, random: &mut StdRng, fault: &Fault) -> an
 
 /// Whether it has ended within the time.
 async fn ends(rig: &Rig, submission: &Value) -> anyhow::Result<bool> {
-    let api = Api::new(&rig.shared.api)?;
+    let api = rig.shared.api.clone();
     let request_id: Uuid = submission["request_id"].as_str().unwrap_or("").parse()?;
     let ledger = &rig.shared.ledger;
     ledger.invoke(submission)?;

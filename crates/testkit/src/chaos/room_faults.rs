@@ -121,7 +121,7 @@ async fn pool_dead(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Res
     rig.notes.process_exit(process.pid())?;
     let killed = Instant::now();
     let action = rig.shared.action(LONELY)?;
-    let api = Api::new(&rig.shared.api)?;
+    let api = rig.shared.api.clone();
     let asking = Instant::now();
     for _ in 0..WAITING / AT_A_TIME {
         if asking.elapsed() > ASKING {
@@ -235,7 +235,7 @@ async fn large(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Result<
     let (message_id, request_id) = (Uuid::now_v7(), Uuid::now_v7());
     let wrap = |item: &Value| envelope(message_id, "enforcement.created", 1, item);
     let submission = of_size(&action.submission(request_id, random), size, wrap);
-    ledger.invoke(&submission)?;
+    ledger.invoke_by_amqp(&submission)?;
     let body = wrap(&submission);
     match rig.stranger.ask("enforcement.created", body).await {
         Ok(()) => ledger.confirmed(&[request_id])?,
@@ -248,7 +248,7 @@ async fn large(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Result<
     let request_id = Uuid::now_v7();
     let submission = of_size(&action.submission(request_id, random), size, wrap);
     ledger.invoke(&submission)?;
-    let api = Api::new(&rig.shared.api)?;
+    let api = rig.shared.api.clone();
     http::ask(&rig.shared, &api, &[submission], true, None).await?;
     tokio::time::sleep(Duration::from_secs(3)).await;
     probe::goes_on(rig, random, fault).await?;

@@ -12,6 +12,7 @@ use tokio::process::Command;
 
 use super::amqp::connect;
 use super::lasting_faults::Clocks;
+use super::security::Security;
 use crate::wait_for;
 
 /// The database and the virtual host of the rig.
@@ -51,6 +52,8 @@ pub(crate) struct Servers {
     folder: PathBuf,
     pub(crate) database_url: String,
     pub(crate) broker_url: String,
+    /// How the cluster is protected, if it is.
+    pub(super) security: Option<Security>,
     /// The variables by which PostgreSQL goes by a clock of its own.
     clock: String,
     /// Two rigs would kill each other's servers.
@@ -63,6 +66,7 @@ impl Servers {
         script: &Path,
         folder: &Path,
         clocks: Option<&Clocks>,
+        security: Option<Security>,
     ) -> anyhow::Result<Self> {
         std::fs::create_dir_all(folder)?;
         let lock = File::create(folder.join("rig.lock"))?;
@@ -74,6 +78,7 @@ impl Servers {
             folder: folder.to_owned(),
             database_url: String::new(),
             broker_url: String::new(),
+            security,
             clock: match clocks {
                 Some(clocks) => variables(&clocks.variables("postgres")?),
                 None => String::new(),
@@ -107,6 +112,9 @@ impl Servers {
             .execute(&mut server)
             .await?;
         server.close().await?;
+        if let Some(security) = &self.security {
+            security.protect(database).await?;
+        }
         self.database_url = with_path(database, NAME)?;
         self.broker_url = with_path(broker, NAME)?;
         self.call(&["vhost", "add", NAME]).await?;
@@ -145,6 +153,15 @@ impl Servers {
         self.call(&all).await
     }
 
+    /// The addresses that the daemons are given, before their ways are laid.
+    pub(super) fn for_daemons(&self) -> anyhow::Result<(String, String)> {
+        let (database, broker) = (&self.database_url, &self.broker_url);
+        match &self.security {
+            Some(security) => Ok((security.database(database)?, security.broker(broker)?)),
+            None => Ok((database.clone(), broker.clone())),
+        }
+    }
+
     /// A connection to the database, not by way of any proxy.
     pub(crate) async fn connect(&self) -> anyhow::Result<PgConnection> {
         Ok(PgConnection::connect(&self.database_url).await?)
@@ -159,7 +176,12 @@ impl Servers {
     fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new(program);
         command.env("ATTUNE_SERVICES_DIR", &self.wanted);
-        command.env("ATTUNE_SERVICES_RABBITMQ_SETTINGS", BROKER_SETTINGS);
+        let secured = self.security.as_ref();
+        let settings = secured.map_or_else(
+            || BROKER_SETTINGS.to_owned(),
+            |it| format!("{BROKER_SETTINGS}, {}", it.of_broker()),
+        );
+        command.env("ATTUNE_SERVICES_RABBITMQ_SETTINGS", settings);
         command.env("ATTUNE_SERVICES_POSTGRES_VARIABLES", &self.clock);
         // Servers that are there already belong to somebody else.
         for name in ["POSTGRES_URL", "AMQP_URL", "AMQP_ADMIN_URL", "SERVICES"] {

@@ -43,14 +43,17 @@ type Said = (ShortString, ShortString, BasicProperties, Vec<u8>);
 #[derive(Debug)]
 pub(crate) struct Stranger {
     broker_url: String,
+    /// As whom it speaks, where that must be said.
+    user: Option<&'static str>,
     /// What it has overheard so far, the oldest first.
     memory: Mutex<Vec<Overheard>>,
 }
 
 impl Stranger {
-    pub(crate) fn new(broker_url: &str) -> Self {
+    pub(crate) fn new(broker_url: &str, user: Option<&'static str>) -> Self {
         Self {
             broker_url: broker_url.to_owned(),
+            user,
             memory: Mutex::default(),
         }
     }
@@ -127,7 +130,7 @@ impl Stranger {
     /// Sends messages again, as they were.
     pub(crate) async fn repeat(&self, messages: &[Overheard]) -> anyhow::Result<()> {
         let messages = messages.iter().map(|message| {
-            let mut properties = properties();
+            let mut properties = properties(self.user);
             if let Some(id) = &message.message_id {
                 properties = properties.with_message_id(id.clone());
             }
@@ -142,9 +145,9 @@ impl Stranger {
         &self,
         messages: Vec<(&'static str, String, Vec<u8>)>,
     ) -> anyhow::Result<()> {
-        let messages = messages
-            .into_iter()
-            .map(|(exchange, key, body)| (exchange.into(), key.into(), properties(), body));
+        let messages = messages.into_iter().map(|(exchange, key, body)| {
+            (exchange.into(), key.into(), properties(self.user), body)
+        });
         self.send(messages.collect()).await
     }
 
@@ -160,7 +163,13 @@ impl Stranger {
                 ..BasicPublishOptions::default()
             };
             let confirm = channel
-                .basic_publish(EXCHANGE.into(), key.into(), options, &body, properties())
+                .basic_publish(
+                    EXCHANGE.into(),
+                    key.into(),
+                    options,
+                    &body,
+                    properties(self.user),
+                )
                 .await?
                 .await?;
             leave(&connection).await;
@@ -257,10 +266,15 @@ async fn leave(connection: &Connection) {
     let _closing = connection.close(200, "done".into()).await;
 }
 
-fn properties() -> BasicProperties {
-    BasicProperties::default()
+/// What every message says of itself; as whom it is sent, where that must be said.
+pub(super) fn properties(user: Option<&'static str>) -> BasicProperties {
+    let properties = BasicProperties::default()
         .with_content_type("application/json".into())
-        .with_delivery_mode(2)
+        .with_delivery_mode(2);
+    match user {
+        Some(user) => properties.with_user_id(user.into()),
+        None => properties,
+    }
 }
 
 /// A submission that was refused, or of which nobody knows yet, could be accepted by its
