@@ -40,12 +40,14 @@ GRANT SELECT, UPDATE ON attune.operation_progress TO "$executor";
 GRANT SELECT ON attune.worker_lease, attune.action, attune.pack, attune.policy, attune.policy_set, attune.pause,
     attune.pause_resumed, attune.pause_set, attune.operation TO "$executor";
 GRANT UPDATE (ended, expires_at) ON attune.worker_lease TO "$executor";
-GRANT SELECT (request_id), INSERT ON attune.audit_log TO "$executor";
+-- Number and time of an entry are the database's own.
+GRANT SELECT (request_id), INSERT (request_id, who, what, target, reason, before, after, actor_kind, key_id, source_ip, via) ON attune.audit_log TO "$executor";
 GRANT EXECUTE ON FUNCTION attune.ended(bigint[], timestamptz, timestamptz) TO "$executor", "$api";
 
 -- The API shows everything, and changes what operators and authors change. It ends no execution and grants none.
 GRANT SELECT ON ALL TABLES IN SCHEMA attune TO "$api";
-GRANT INSERT ON attune.audit_log, attune.operation, attune.operation_progress, attune.pack, attune.action, attune.policy,
+GRANT INSERT (request_id, who, what, target, reason, before, after, actor_kind, key_id, source_ip, via) ON attune.audit_log TO "$api";
+GRANT INSERT ON attune.operation, attune.operation_progress, attune.pack, attune.action, attune.policy,
     attune.pause, attune.pause_resumed, attune.worker_lease, attune.api_key TO "$api";
 GRANT UPDATE ON attune.action, attune.policy, attune.pause, attune.pause_resumed, attune.pause_set, attune.policy_set,
     attune.dead_letter, attune.worker_lease, attune.api_key TO "$api";

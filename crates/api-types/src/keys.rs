@@ -63,7 +63,7 @@ pub struct RotateRequest {
     /// How long the old one stays good.
     #[schema(minimum = 0, maximum = 31_536_000)]
     pub overlap_seconds: u64,
-    /// How long the new one is good; until it is revoked unless given.
+    /// How long the new one is good; as long as the one before was made for unless given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 315_360_000)]
     pub lifetime_seconds: Option<u64>,

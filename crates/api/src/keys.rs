@@ -139,6 +139,10 @@ fn stored(outcome: KeyOutcome, id: &KeyId) -> Result<(), ApiError> {
         KeyOutcome::Over => conflict(format!(
             "the key {id} is not good any more, so nothing takes its place; make a new one"
         )),
+        KeyOutcome::Replaced => conflict(format!(
+            "a good key stands in the place of {id} already: rotate that one, or revoke it first (`attune keys \
+             list` shows it)"
+        )),
         KeyOutcome::Unknown => Err(unknown(id)),
     }
 }

@@ -15,7 +15,7 @@ pub(crate) enum SecretsCommand {
     /// Print a line with a new key for the file that `secrets.key_file` names. Put first it encrypts, and the
     /// lines below it still decrypt.
     NewKey {
-        /// Its name, which stands with all that it encrypts. Not given: `k` and the date.
+        /// Its name, which stands with all that it encrypts. Not given: `k` and the time.
         #[arg(long, value_name = "NAME")]
         id: Option<String>,
     },
@@ -28,7 +28,7 @@ pub(crate) enum SecretsCommand {
 pub(crate) fn run(command: &SecretsCommand) -> anyhow::Result<ExitCode> {
     let SecretsCommand::NewKey { id } = command;
     let id = id.clone();
-    let id = id.unwrap_or_else(|| Utc::now().format("k%Y%m%d").to_string());
+    let id = id.unwrap_or_else(|| Utc::now().format("k%Y%m%d-%H%M%S").to_string());
     let key = attune_secrets::new_key(&id).map_err(|words| anyhow!(words))?;
     print_all(&format!("{key}\n"))
 }

@@ -138,7 +138,7 @@ async fn verify(http: &Http, noted: Option<String>, json: bool) -> Result<Output
         .map(|words| format!("the audit log is not what was written: {place}{words}"));
     let head = match (check.head, check.head_hash) {
         (Some(no), Some(hash)) => {
-            format!("; the last link is {no}, note its hash elsewhere:\n{hash}")
+            format!("; note elsewhere the hash of the last link, {no}:\n{hash}")
         }
         _ => String::new(),
     };

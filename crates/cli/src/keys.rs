@@ -96,7 +96,7 @@ struct RotateArguments {
     /// How long the old key stays good.
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = span)]
     overlap: u64,
-    /// How long the new key is good; until it is revoked unless given.
+    /// How long the new key is good; as long as the one before unless given.
     #[arg(long, value_name = "TIME", value_parser = span)]
     expires: Option<u64>,
     #[command(flatten)]

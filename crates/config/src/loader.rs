@@ -22,7 +22,7 @@ const PREFIX: &str = "ATTUNE__";
 
 /// Variables of Attune that are no settings: what a worker hands to the programs that it runs,
 /// and what tests, scripts, examples and `docker/compose.yaml` use.
-const OTHER_VARIABLES: [&str; 20] = [
+const OTHER_VARIABLES: [&str; 22] = [
     "ATTUNE_AMQP_URL",
     "ATTUNE_API_PORT",
     "ATTUNE_BIN",
@@ -31,6 +31,8 @@ const OTHER_VARIABLES: [&str; 20] = [
     "ATTUNE_CONFIG",
     "ATTUNE_GUARD",
     "ATTUNE_IMAGE",
+    "ATTUNE_KEY",
+    "ATTUNE_KEY_FILE",
     "ATTUNE_PLANTS",
     "ATTUNE_POSTGRES_IMAGE",
     "ATTUNE_RABBITMQ_IMAGE",

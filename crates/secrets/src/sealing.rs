@@ -1,5 +1,7 @@
 //! Sealing what is secret in parameters, and opening it.
 
+use std::collections::BTreeMap;
+
 use attune_core::secret::{
     MASK, Marks, PREFIX, Spot, Step, Walk, may_have_sealed, rewrite, sealed_text,
 };
@@ -249,9 +251,9 @@ impl Walk for Open<'_> {
             false => None,
         };
         let plain = within.unwrap_or(plain);
-        let value: Value =
+        let _whole: &RawValue =
             serde_json::from_str(&plain).map_err(|_| OpenError::Broken(named(path)))?;
-        texts(&value, &plain, &mut self.values);
+        texts(&plain, &mut self.values);
         Ok(Step::Replace(plain))
     }
 
@@ -260,28 +262,33 @@ impl Walk for Open<'_> {
     fn item(&mut self, (): &(), _index: usize) {}
 }
 
-/// The texts of a value by which it could be told in what somebody writes.
-fn texts(value: &Value, written: &str, out: &mut Vec<String>) {
-    match value {
-        Value::Null | Value::Bool(_) => {}
-        Value::String(text) if text != MASK => out.push(text.clone()),
-        Value::String(_) => {}
-        Value::Number(number) => {
-            out.push(number.to_string());
-            if written != number.to_string() {
-                out.push(written.to_owned());
+/// The texts of a value by which it could be told in what somebody writes: as it is, and as it was written. A
+/// program is given what was written, where a slash may be escaped and a number have any form.
+fn texts(written: &str, out: &mut Vec<String>) {
+    let written = written.trim();
+    if let Some(inner) = written
+        .strip_prefix('"')
+        .and_then(|it| it.strip_suffix('"'))
+    {
+        let Ok(text) = serde_json::from_str::<String>(written) else {
+            return;
+        };
+        if text != MASK {
+            if inner != text {
+                out.push(inner.to_owned());
             }
+            out.push(text);
         }
-        Value::Array(items) => {
-            for item in items {
-                texts(item, &item.to_string(), out);
-            }
+    } else if let Ok(items) = serde_json::from_str::<Vec<&RawValue>>(written) {
+        items.into_iter().for_each(|item| texts(item.get(), out));
+    } else if let Ok(members) = serde_json::from_str::<BTreeMap<String, &RawValue>>(written) {
+        members.into_values().for_each(|it| texts(it.get(), out));
+    } else if let Ok(Value::Number(number)) = serde_json::from_str::<Value>(written) {
+        let shown = number.to_string();
+        if shown != written {
+            out.push(written.to_owned());
         }
-        Value::Object(members) => {
-            for member in members.values() {
-                texts(member, &member.to_string(), out);
-            }
-        }
+        out.push(shown);
     }
 }
 
@@ -291,6 +298,20 @@ mod tests {
 
     use super::*;
     use crate::new_key;
+
+    #[test]
+    fn a_value_is_told_by_each_way_that_it_is_written() {
+        let told = |written: &str| {
+            let mut out = Vec::new();
+            texts(written, &mut out);
+            out
+        };
+        assert_eq!(told(r#""tok\/en""#), [r"tok\/en", "tok/en"]);
+        assert_eq!(told(r#""p\u0061ss""#), [r"p\u0061ss", "pass"]);
+        assert_eq!(told("[4.111111e15]"), ["4.111111e15", "4111111000000000.0"]);
+        assert_eq!(told(r#"{"a":{"b":"x\/y"}, "c":true}"#), [r"x\/y", "x/y"]);
+        assert_eq!(told(&format!("\"{MASK}\"")), Vec::<String>::new());
+    }
 
     fn raw(text: &str) -> Box<RawValue> {
         RawValue::from_string(text.to_owned()).unwrap()

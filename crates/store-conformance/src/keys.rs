@@ -145,15 +145,28 @@ pub async fn a_key_is_rotated(store: Arc<dyn Store>) {
     assert_eq!((is.name, is.grants), (was.name, was.grants));
     assert!(is.expires.unwrap() > was.expires.unwrap());
 
+    let another = Key::fresh().unwrap();
+    let again = store.rotate_key(&rotation(&old, &another, DAY)).await;
+    assert_eq!(again.unwrap(), KeyOutcome::Replaced);
+
     // Once more, without an overlap: the one before is over at once.
     let third = Key::fresh().unwrap();
-    let at_once = rotation(&fresh, &third, Duration::ZERO);
+    let at_once = KeyRotation {
+        lifetime: None,
+        ..rotation(&fresh, &third, Duration::ZERO)
+    };
     assert_eq!(
         store.rotate_key(&at_once).await.unwrap(),
         KeyOutcome::Stored
     );
     let was = store.find_key(fresh.id()).await.unwrap().unwrap();
     assert_eq!(was.standing, KeyStanding::Expired);
+    let is = store.find_key(third.id()).await.unwrap().unwrap();
+    let days = left(is.standing).as_secs_f64() / DAY.as_secs_f64();
+    assert!(
+        (89.9..90.1).contains(&days),
+        "as long as the one before: {days}"
+    );
     let next = Key::fresh().unwrap();
     let late = store
         .rotate_key(&rotation(&fresh, &next, DAY))

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use attune_core::Bug;
 use attune_store::{CallCounts, LetterGauge, PoolFigures, StoreError, Unread};
-use sqlx::Connection as _;
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool};
+use sqlx::{ConnectOptions as _, Connection as _};
 
 use crate::failure::{Failure, of_connecting};
 use crate::options::{PostgresOptions, address};
@@ -230,7 +230,10 @@ impl Db {
     /// How to connect for changing the schema.
     pub(crate) fn migration_options(&self) -> PgConnectOptions {
         let (options, base) = &*self.options;
-        Purpose::Migrate.connect_options(options, base)
+        // A migration may take its time, and its text is pages.
+        Purpose::Migrate
+            .connect_options(options, base)
+            .disable_statement_logging()
     }
 
     /// Finishes what is under way and closes every connection.

@@ -198,7 +198,8 @@ async fn not_good(transaction: &mut PgTransaction<'_>, id: &KeyId) -> Result<Key
         .bind(id.as_str())
         .fetch_optional(&mut **transaction)
         .await?;
-    Ok(match row {
+    Ok(match row.as_ref().map(record).transpose()? {
+        Some(key) if matches!(key.standing, KeyStanding::Good(_)) => KeyOutcome::Replaced,
         Some(_) => KeyOutcome::Over,
         None => KeyOutcome::Unknown,
     })

@@ -66,7 +66,10 @@ fn made(to: &Path) -> Result<PathBuf, StoreError> {
 
 async fn copy(options: &SqliteOptions, partial: &Path) -> Result<(), StoreError> {
     let mut from = options.reader().connect().await.map_err(from_sqlx)?;
-    let name = partial.to_string_lossy().into_owned();
+    // From the root: what begins with `file:` would be a URI, of another file.
+    let from_root = std::path::absolute(partial).map_err(|error| cannot(partial, &error))?;
+    let name = from_root.to_str().map(str::to_owned);
+    let name = name.ok_or_else(|| cannot(partial, &"its name is not UTF-8"))?;
     sqlx::query(sql::BACK_UP)
         .bind(name)
         .execute(&mut from)

@@ -211,7 +211,8 @@ async fn not_good(connection: &mut SqliteConnection, id: &KeyId) -> Result<KeyOu
         .bind(id.as_str().to_owned())
         .fetch_optional(connection)
         .await?;
-    Ok(match row {
+    Ok(match row.as_ref().map(record).transpose()? {
+        Some(key) if matches!(key.standing, KeyStanding::Good(_)) => KeyOutcome::Replaced,
         Some(_) => KeyOutcome::Over,
         None => KeyOutcome::Unknown,
     })

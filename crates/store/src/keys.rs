@@ -63,7 +63,7 @@ pub struct KeyRotation {
     pub hash: KeyHash,
     /// How long the old one stays good, at most.
     pub overlap: Duration,
-    /// How long the new one is good; `None`: until it is revoked.
+    /// How long the new one is good; `None`: as long as the one before was made for.
     pub lifetime: Option<Duration>,
     /// Who does it.
     pub who: Actor,
@@ -139,6 +139,8 @@ pub enum KeyOutcome {
     Unknown,
     /// The key is not good any more.
     Over,
+    /// Another good key stands in its place already.
+    Replaced,
     /// There are as many as there may be.
     TooMany,
 }

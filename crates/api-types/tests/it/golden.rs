@@ -39,7 +39,8 @@ golden! {
 }
 
 /// Members that answers of the first release did not have.
-const ADDED: [&str; 5] = [
+const ADDED: [&str; 6] = [
+    r#","actor_kind":null,"key_id":null,"source_ip":null,"via":null"#,
     r#""as_of":null,"age_ms":null,"#,
     r#","next":null"#,
     r#","requeue_of":null"#,

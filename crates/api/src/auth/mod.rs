@@ -242,7 +242,7 @@ impl Caller {
         Err(forbidden(
             &names.join(", "),
             format!(
-                "the key of {name} lacks the permission {}, which this needs; docs/OPERATIONS.md says which \
+                "the key of {name} lacks the permission {}, which this needs; docs/SECURITY.md says which \
                  roles have it",
                 names.join(" or ")
             ),

@@ -48,6 +48,14 @@ impl LetIn {
     pub(crate) fn count(&self) -> usize {
         self.count as usize
     }
+
+    /// So many of them do not wait: they were granted a slot at once, refused, or accepted before.
+    pub(crate) fn settle(&self, not_waiting: usize) {
+        let not_waiting = u32::try_from(not_waiting).unwrap_or(u32::MAX);
+        self.sums.change(self.asker, |sum| {
+            sum.waiting = sum.waiting.saturating_sub(not_waiting.min(self.count));
+        });
+    }
 }
 
 impl Drop for LetIn {

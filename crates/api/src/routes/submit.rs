@@ -3,7 +3,7 @@
 use attune_api_types::words;
 use attune_commands::ClientError;
 use attune_core::secret::find_sealed;
-use attune_core::{ActionRef, Reject, RequestId, Submission, WaitBound};
+use attune_core::{ActionRef, Reject, RejectCode, RequestId, Status, Submission, WaitBound};
 use attune_messages::v1::Accepted;
 use attune_record::{Record, Recorder, now_ns};
 use axum::Json;
@@ -105,7 +105,7 @@ async fn submit_batch(
     let items = body::parse_list(text)?;
     if items.is_empty() || items.len() > MAX_BATCH {
         return Err(Reject::new(
-            attune_core::RejectCode::InvalidInput,
+            RejectCode::InvalidInput,
             format!(
                 "a batch has from 1 to {MAX_BATCH} submissions, not {}",
                 items.len()
@@ -285,30 +285,42 @@ async fn check(app: &App, submission: &mut Submission, deadline: Instant) -> Res
 async fn send(
     app: App,
     caller: &Caller,
-    mut submissions: Vec<(Named, Submission)>,
+    submissions: Vec<(Named, Submission)>,
 ) -> Result<Vec<Result<Submitted, ApiError>>, ApiError> {
     let bound = caller.wait_bound();
-    let (let_in, refused) = match bound {
+    let let_in = match bound {
         Some(bound) => {
             let wanted = u32::try_from(submissions.len()).unwrap_or(u32::MAX);
-            let let_in = app.waiting.let_in(&*app.ports.keys, bound, wanted).await?;
-            // The last of them: what is let in keeps its order.
-            let refused = submissions.split_off(let_in.count());
-            (Some(let_in), refused)
+            Some(app.waiting.let_in(&*app.ports.keys, bound, wanted).await?)
         }
-        None => (None, Vec::new()),
+        None => None,
     };
     let task = async move {
-        let (requests, submissions): (Vec<_>, Vec<_>) = submissions.into_iter().unzip();
-        let commands = &app.ports.commands;
-        let outcomes = commands
-            .submit(submissions, bound, app.options.submit_timeout)
-            .await;
-        drop(let_in);
-        let refused = refused
-            .into_iter()
-            .map(|(named, _)| (named, Err(full(bound))));
-        let answered = requests.into_iter().zip(outcomes).chain(refused);
+        let (requests, mut submissions): (Vec<_>, Vec<_>) = submissions.into_iter().unzip();
+        let (commands, timeout) = (&app.ports.commands, app.options.submit_timeout);
+        // The last of them: what is let in keeps its order.
+        let rest = let_in.as_ref().map(|it| submissions.split_off(it.count()));
+        let mut outcomes = match submissions.is_empty() {
+            true => Vec::new(),
+            false => commands.submit(submissions, bound, timeout).await,
+        };
+        if let Some(let_in) = let_in {
+            let waits = |outcome: &Result<Accepted, ClientError>| match outcome {
+                Ok(accepted) => !accepted.repeated && accepted.status == Some(Status::Queued),
+                Err(error) => !matches!(error, ClientError::Rejected(_)),
+            };
+            let_in.settle(outcomes.iter().filter(|it| !waits(it)).count());
+        }
+        if let Some((bound, rest)) = bound.zip(rest).filter(|(_, rest)| !rest.is_empty()) {
+            // Their owners know which of them were accepted before; new ones they refuse.
+            let none = WaitBound {
+                max_waiting: 0,
+                ..bound
+            };
+            let answers = commands.submit(rest, Some(none), timeout).await;
+            outcomes.extend(answers.into_iter().map(|answer| refuse_new(answer, bound)));
+        }
+        let answered = requests.into_iter().zip(outcomes);
         answered
             .map(|(named, outcome)| {
                 let answer = answer(outcome, named.given);
@@ -322,11 +334,18 @@ async fn send(
     tokio::spawn(task).await.map_err(lost_task)
 }
 
-/// What is said to whoever has as many waiting as may.
-fn full(bound: Option<WaitBound>) -> ClientError {
-    let refused = bound.map(|bound| bound.admits(bound.max_waiting));
-    let reject = refused.and_then(Result::err);
-    ClientError::Rejected(reject.unwrap_or_else(|| Reject::limit_reached("as many wait as may")))
+/// What is said of one for which there was no room by the sum over all partitions.
+fn refuse_new(
+    answer: Result<Accepted, ClientError>,
+    bound: WaitBound,
+) -> Result<Accepted, ClientError> {
+    match answer {
+        Err(ClientError::Rejected(reject)) if reject.code == RejectCode::UserLimitReached => {
+            let refused = bound.admits(bound.max_waiting).err();
+            Err(ClientError::Rejected(refused.unwrap_or(reject)))
+        }
+        other => other,
+    }
 }
 
 /// What the client is told about one submission.

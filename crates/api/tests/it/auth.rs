@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use attune_core::{RequestId, Status};
 use attune_identity::{Grants, Key, Rate, Role};
 use axum::body::Body;
-use axum::http::{Method, Request, header};
+use axum::http::{Method, Request, StatusCode, header};
 use serde_json::json;
 
 use crate::fakes::record;
@@ -422,6 +422,21 @@ async fn a_key_has_so_many_waiting() {
             .contains("`max_waiting` of the key allows 3"),
         "{refused:?}"
     );
+    // Whoever asks again for what was accepted hears of that, and not of the bound.
+    let named = json!({"action_ref": "shop.echo", "request_id": RequestId::fresh()});
+    api.fake.with(|state| state.waiting = 0);
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while api.submits(&ann, &named).await.status == 429 {
+        assert!(Instant::now() < deadline, "nobody counts again");
+        tokio::time::sleep(Duration::from_millis(5)).await; // poll
+    }
+    api.fake.with(|state| state.waiting = 3);
+    let again = api.submits(&ann, &named).await;
+    assert_eq!(
+        (again.status, &again.body["repeated"]),
+        (StatusCode::OK, &json!(true))
+    );
+
     // What waits no longer is seen at once by whoever would be refused.
     api.fake.with(|state| state.waiting = 0);
     let deadline = Instant::now() + Duration::from_secs(10);

@@ -170,7 +170,11 @@ impl State {
         }
     }
 
-    fn accept(&mut self, submission: Submission) -> Result<Accepted, Reject> {
+    fn accept(
+        &mut self,
+        submission: Submission,
+        wait_bound: Option<WaitBound>,
+    ) -> Result<Accepted, Reject> {
         let request_id = submission.request_id.expect("the API names every request");
         if let Some((id, digest)) = self.requests.get(&request_id) {
             if *digest != submission.digest() {
@@ -180,6 +184,9 @@ impl State {
                 ));
             }
             return Ok(accepted(*id, true));
+        }
+        if let Some(bound) = wait_bound {
+            bound.admits(0)?;
         }
         let waiting = self
             .submitted
@@ -251,7 +258,7 @@ impl Commands for Fake {
     async fn submit(
         &self,
         submissions: Vec<Submission>,
-        _wait_bound: Option<WaitBound>,
+        wait_bound: Option<WaitBound>,
         _deadline: Duration,
     ) -> Vec<Result<Accepted, ClientError>> {
         let hold = self.with(|state| state.hold.clone());
@@ -263,7 +270,9 @@ impl Commands for Fake {
                 .into_iter()
                 .map(|submission| match &state.commands_fail {
                     Some(error) => Err(error.clone()),
-                    None => state.accept(submission).map_err(ClientError::Rejected),
+                    None => state
+                        .accept(submission, wait_bound)
+                        .map_err(ClientError::Rejected),
                 })
                 .collect()
         })

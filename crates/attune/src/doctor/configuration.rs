@@ -31,6 +31,7 @@ pub(super) fn look(patient: &Patient) -> Findings {
     found.ok("program", format!("attune {}", env!("VERSION_BUILT")));
     found.ok("settings", format!("read from {from}"));
     files(patient, &mut found);
+    secrets(patient, &mut found);
     for words in exposure::exposures(&patient.settings, &patient.roles) {
         let advice = "leave it so only where nobody else listens on that network";
         found.warn("exposure", words, (advice, LEAVING_LOOPBACK));
@@ -62,12 +63,13 @@ fn conflicts(patient: &Patient, found: &mut Findings) {
 /// Who may read and change what this process is told.
 fn files(patient: &Patient, found: &mut Findings) {
     let settings = &patient.settings;
-    let named: [(&str, Option<&PathBuf>); 5] = [
+    let named: [(&str, Option<&PathBuf>); 6] = [
         ("the settings", patient.config.as_ref()),
         ("database.url_file", settings.database.url_file.as_ref()),
         ("broker.url_file", settings.broker.url_file.as_ref()),
         ("broker.tls.key_file", settings.broker.tls.key_file.as_ref()),
         ("api.tls.key_file", settings.api.tls.key_file.as_ref()),
+        ("secrets.key_file", settings.secrets.key_file.as_ref()),
     ];
     let named = named
         .into_iter()
@@ -88,6 +90,39 @@ fn files(patient: &Patient, found: &mut Findings) {
     for (says, advice) in wrong {
         found.problem("files", says, (&advice, CONFIGURATION));
     }
+}
+
+/// Whether what is secret can be sealed and opened here.
+fn secrets(patient: &Patient, found: &mut Findings) {
+    let settings = &patient.settings;
+    let unusable = crate::secrets::keyring(settings).err();
+    let unusable = unusable.map(|error| format!("{error:#}"));
+    let folder = settings.worker.secrets_dir.as_ref();
+    let folder = folder.filter(|folder| patient.has(Role::Worker) && !folder.is_dir());
+    let advice = "make it with `(umask 077; attune secrets new-key > FILE)`, or mend it: without it nothing starts";
+    let faults = [
+        (
+            unusable.is_some(),
+            State::Problem,
+            unusable.unwrap_or_default(),
+            (advice, CONFIGURATION),
+        ),
+        (
+            folder.is_some(),
+            State::Problem,
+            folder.map_or_else(String::new, |it| {
+                format!(
+                    "worker.secrets_dir {}: there is no such folder",
+                    it.display()
+                )
+            }),
+            ("make it, or leave the setting out", CONFIGURATION),
+        ),
+    ];
+    found.first("secrets", faults, || match settings.secrets.key_file {
+        Some(_) => "what is secret is encrypted".to_owned(),
+        None => "what is secret is hidden, and not encrypted".to_owned(),
+    });
 }
 
 /// A file that others than its owner may change, who then say what this process does.
