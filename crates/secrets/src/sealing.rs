@@ -351,7 +351,8 @@ mod tests {
                 serde_json::from_str(PLAIN).unwrap(),
             );
             assert_eq!(one, two);
-            assert_eq!(opened.values, ["s3cret-\"x\"", "12345678"]);
+            let told = [r#"s3cret-\"x\""#, r#"s3cret-"x""#, "12345678"];
+            assert_eq!(opened.values, told);
         }
     }
 
