@@ -1,5 +1,7 @@
 //! Refusals and how they are told.
 
+use std::borrow::Cow;
+
 use attune_commands::ClientError;
 use attune_core::{Reject, RejectCode, RequestId};
 use attune_store::StoreError;
@@ -123,10 +125,16 @@ impl ApiError {
     }
 }
 
+/// The code of an answer that is an error, for who counts answers.
+#[derive(Debug, Clone)]
+pub(crate) struct ErrorCode(pub(crate) Cow<'static, str>);
+
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let (retry_after, closes) = (self.detail.retry_after_seconds, self.closes);
+        let code = ErrorCode(self.detail.code.clone());
         let mut response = (self.status, Json(ErrorBody { error: self.detail })).into_response();
+        response.extensions_mut().insert(code);
         if let Some(seconds) = retry_after {
             response
                 .headers_mut()

@@ -11,6 +11,11 @@ attune_runtime::counters! {
         /// Requests that were answered, by route, method and status. What is no route of the server counts
         /// as `(none)`.
         requests: Family = "api.requests.total",
+        /// Requests of nobody that is known (`unauthenticated`) and of somebody who may not (`forbidden`), by that.
+        auth_failures: Family = "api.auth_failures.total",
+        /// Requests that were refused because a key had asked too often, or an address had shown too many keys
+        /// that are not good, by route.
+        rate_limited: Family = "api.rate_limited.total",
         /// How long it took until the head of the answer was ready, by route and method.
         answered_after: Timing = "api.request_seconds",
     }
@@ -31,6 +36,22 @@ impl ApiFigures {
             .record_as(after, &[route.clone(), method.clone()]);
         let status = Label::new("status", i64::from(status.as_u16()));
         self.requests.add(1, &[route, method, status]);
+    }
+}
+
+impl ApiFigures {
+    /// A request was answered with an error of this code.
+    pub(crate) fn refused(&self, route: &str, code: &str) {
+        let reason = match code {
+            "UNAUTHENTICATED" => "unauthenticated",
+            "FORBIDDEN" => "forbidden",
+            "RATE_LIMITED" => {
+                let route = Label::new("route", route.to_owned());
+                return self.rate_limited.add(1, &[route]);
+            }
+            _ => return,
+        };
+        self.auth_failures.add(1, &[Label::new("reason", reason)]);
     }
 }
 

@@ -12,7 +12,7 @@ use axum::response::{IntoResponse, Response};
 use tokio::sync::Semaphore;
 use tracing::{debug, error};
 
-use crate::error::ApiError;
+use crate::error::{ApiError, ErrorCode};
 use crate::figures::ApiFigures;
 use crate::routes::submit::IDEMPOTENCY_KEY;
 
@@ -133,6 +133,9 @@ pub(crate) async fn observe(
         duration_us = u64::try_from(after.as_micros()).unwrap_or(u64::MAX),
         "answered"
     );
+    if let Some(ErrorCode(code)) = response.extensions().get() {
+        figures.refused(&route, code);
+    }
     figures.answered(route, &method, status, after);
     let headers = response.headers_mut();
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));

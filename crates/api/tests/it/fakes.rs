@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use attune_api::{Commands, Ports};
+use attune_api::{ApiFigures, Commands, Ports};
 use attune_bus::MemoryBus;
 use attune_commands::ClientError;
 use attune_core::{
@@ -95,6 +95,8 @@ pub(crate) struct State {
     /// Nobody carries operations out.
     pub(crate) no_owner: bool,
     pub(crate) unreadable_operations: bool,
+    /// What the server counts.
+    pub(crate) figures: Arc<ApiFigures>,
 }
 
 /// All ports on one state; a clone is the same.
@@ -139,7 +141,7 @@ impl Fake {
             probes: vec![all],
             health: None,
             live: None,
-            figures: Arc::default(),
+            figures: self.with(|state| Arc::clone(&state.figures)),
             recorder: None,
         }
     }

@@ -1,8 +1,10 @@
 //! Keys: what is known of them, how much they may ask for, how they are made and ended, and lives of workers.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use attune_identity::{Grants, Key, Rate, Role};
+use attune_runtime::Metrics;
 use axum::http::header;
 use serde_json::{Value, json};
 
@@ -41,6 +43,39 @@ async fn a_key_has_a_rate() {
         200,
         "as many as at once"
     );
+}
+
+#[tokio::test]
+async fn who_is_not_let_in_is_counted() {
+    let api = api();
+    let metrics = Metrics::new();
+    let figures = api.fake.with(|state| Arc::clone(&state.figures));
+    figures.export(&metrics.meter("api"));
+    let mut grants = whole(Role::Viewer);
+    grants.rates.read = Some(Rate {
+        per_second: 1,
+        burst: 1,
+    });
+    let key = api.fake.add_key("ann", grants);
+    let path = "/api/v1/executions";
+    let submission = json!({"action_ref": "core.echo"});
+    for (key, method, body, status) in [
+        ("", "GET", None, 401),
+        ("no key", "GET", None, 401),
+        (key.as_str(), "POST", Some(&submission), 403),
+        (key.as_str(), "GET", None, 200),
+        (key.as_str(), "GET", None, 429),
+    ] {
+        assert_eq!(api.ask(key, method, path, body).await.status, status);
+    }
+    let text = metrics.render();
+    for line in [
+        "api_auth_failures_total{reason=\"unauthenticated\"} 2",
+        "api_auth_failures_total{reason=\"forbidden\"} 1",
+        "api_rate_limited_total{route=\"/api/v1/executions\"} 1",
+    ] {
+        assert!(text.contains(line), "{line}:\n{text}");
+    }
 }
 
 #[tokio::test]
