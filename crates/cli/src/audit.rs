@@ -12,6 +12,12 @@ use super::{Connect, EXIT_CODES, Exit, Failure, Output};
 /// How many entries are asked for at once: what every server allows unless its operator says otherwise.
 const PAGE: usize = 100;
 
+const VERIFY_EXIT_CODES: &str = "Exit codes:
+  0  all entries are as they were written
+  1  one was changed or is missing, or the hash that was noted is no part of the chain
+  2  wrong usage, or the server refused
+  3  no server, or it cannot be done now";
+
 #[derive(Debug, Clone, Args)]
 #[command(after_help = EXIT_CODES)]
 pub struct AuditArguments {
@@ -36,8 +42,8 @@ enum AuditCommand {
         #[arg(long, default_value_t = 50)]
         limit: usize,
     },
-    /// Look whether every entry is as it was written and none is missing; exit code 1 when not.
-    #[command(after_help = EXIT_CODES)]
+    /// Look whether every entry is as it was written and none is missing.
+    #[command(after_help = VERIFY_EXIT_CODES)]
     Verify {
         /// A hash that an earlier look has printed: it must be part of the chain still.
         #[arg(long, value_name = "HASH")]

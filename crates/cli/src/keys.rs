@@ -362,12 +362,9 @@ async fn list(keys: &impl Keys, json: bool) -> Result<Output, KeyFailure> {
     })
 }
 
+/// What differs from key to key comes last, so that the usual row fits into 80 columns.
 fn list_table(keys: &[KeyView], now: DateTime<Utc>) -> String {
     let rows = keys.iter().map(|key| {
-        let join = |all: &[Pattern]| {
-            let all: Vec<_> = all.iter().map(Pattern::as_str).collect();
-            or_dash(Some(all.join(" ")).filter(|it| !it.is_empty()))
-        };
         let roles: Vec<_> = key.roles.iter().map(|it| it.name()).collect();
         let state = match (key.state, key.expires) {
             (KeyState::Good, Some(at)) => format!("good for {}", duration(at - now)),
@@ -380,10 +377,8 @@ fn list_table(keys: &[KeyView], now: DateTime<Utc>) -> String {
             key.name.clone(),
             state,
             roles.join(" "),
-            join(&key.actions),
-            join(&key.pools),
             or_dash(key.last_used.map(|at| duration(now - at) + " ago")),
-            or_dash(key.last_ip.clone()),
+            or_dash(Some(bounds(key)).filter(|it| !it.is_empty())),
         ]
     });
     let columns = [
@@ -391,17 +386,59 @@ fn list_table(keys: &[KeyView], now: DateTime<Utc>) -> String {
         Column::Words("name"),
         Column::Words("state"),
         Column::Words("roles"),
-        Column::Words("actions"),
-        Column::Words("pools"),
         Column::Words("used"),
-        Column::Words("from"),
+        Column::Words("bounds"),
     ];
     table(&columns, rows.collect())
 }
 
+/// What a key was given beside its roles, named as the options that give it.
+fn bounds(key: &KeyView) -> String {
+    let all = |name: &str, patterns: &[Pattern]| {
+        let words: Vec<_> = patterns.iter().map(Pattern::as_str).collect();
+        (!words.is_empty()).then(|| format!("{name} {}", words.join(" ")))
+    };
+    let rate = |name: &str, rate: Option<Rate>| rate.map(|it| format!("{name} {}", it.per_second));
+    let words = [
+        all("actions", &key.actions),
+        all("pool", &key.pools),
+        key.impersonate.then(|| "impersonate".to_owned()),
+        key.max_waiting.map(|most| format!("max-waiting {most}")),
+        rate("submit-rate", key.rates.submit),
+        rate("read-rate", key.rates.read),
+        rate("change-rate", key.rates.change),
+    ];
+    words.into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
 #[cfg(test)]
 mod tests {
+    use chrono::TimeDelta;
+
     use super::*;
+
+    #[test]
+    fn a_key_is_a_row_with_what_bounds_it() {
+        let now = DateTime::from_timestamp(1_800_000_000, 0).unwrap();
+        let mut key: KeyView = serde_json::from_value(serde_json::json!({
+            "id": "3f9c2a7be0d1", "name": "ci-deploy", "state": "good", "roles": ["submitter"], "actions": [],
+            "pools": [], "impersonate": false, "rates": {}, "created": now, "created_by": "ann",
+            "expires": now + TimeDelta::days(90), "last_used": now - TimeDelta::seconds(12)
+        }))
+        .unwrap();
+        let table = |key: &KeyView| list_table(std::slice::from_ref(key), now);
+        let usual = table(&key);
+        assert!(usual.lines().all(|it| it.len() <= 80), "{usual}");
+        assert!(usual.ends_with("12.0s ago  -"), "{usual}");
+        key.actions = vec!["shop.*".parse().unwrap()];
+        (key.impersonate, key.max_waiting) = (true, Some(5));
+        key.rates.submit = Some(Rate {
+            per_second: 7,
+            burst: 14,
+        });
+        let words = "actions shop.*, impersonate, max-waiting 5, submit-rate 7";
+        assert!(table(&key).ends_with(words), "{}", table(&key));
+    }
 
     #[test]
     fn a_time_has_a_unit() {

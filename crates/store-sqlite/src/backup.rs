@@ -6,6 +6,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use attune_store::StoreError;
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 use sqlx::ConnectOptions as _;
 use sqlx::sqlite::SqliteConnection;
 
@@ -97,7 +98,8 @@ fn kept(partial: &Path, to: &Path) -> Result<u64, StoreError> {
         let file = File::open(partial)?;
         file.sync_all()?;
         let bytes = file.metadata()?.len();
-        std::fs::rename(partial, to)?;
+        // What another has put there meanwhile stays.
+        renameat_with(CWD, partial, CWD, to, RenameFlags::NOREPLACE)?;
         let folder = to.parent().filter(|it| !it.as_os_str().is_empty());
         File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
         Ok(bytes)

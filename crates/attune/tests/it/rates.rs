@@ -178,7 +178,7 @@ fn owner(system: &System) -> &'static str {
 async fn taken_over(system: &System) -> anyhow::Result<()> {
     const EXACT: &str = "it.exact";
     const SLICED: &str = "it.sliced";
-    const KILLS: u32 = 20;
+    const KILLS: u32 = 8;
     let api = &system.api;
     // Of the one each start has its own time, those of the other are counted in slices.
     let rates = [(EXACT, 15, 1), (SLICED, 80, 5)];
