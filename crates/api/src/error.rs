@@ -231,6 +231,15 @@ impl From<ClientError> for ApiError {
                      (`attune cluster`, /readyz), or it is full"
                 ),
             ),
+            // What this server may do on the broker concerns its operator, who finds it in the log.
+            ClientError::Forbidden(why) => {
+                error!(reason = %why, "a request failed: the broker refuses its command");
+                Self::unavailable(
+                    "OVERLOADED",
+                    "the broker does not let this server send the command; nothing was done, and its \
+                     operator finds why in its log",
+                )
+            }
             ClientError::Overloaded {
                 retry_after_seconds,
                 ..

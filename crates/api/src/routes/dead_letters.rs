@@ -283,10 +283,12 @@ async fn publish(app: &App, message: Outgoing) -> Result<(), ApiError> {
         return Ok(());
     };
     Err(match error.refusal_of(message_id) {
-        Some(refusal @ (Refusal::Unroutable | Refusal::Full)) => ApiError::unavailable(
-            "OVERLOADED",
-            format!("where it came from takes nothing now: {refusal}; nothing was done"),
-        ),
+        Some(refusal @ (Refusal::Unroutable | Refusal::Full | Refusal::Forbidden(_))) => {
+            ApiError::unavailable(
+                "OVERLOADED",
+                format!("where it came from takes nothing now: {refusal}; nothing was done"),
+            )
+        }
         Some(refusal) => ApiError::field("id", format!("it cannot be sent: {refusal}")),
         None => unconfirmed(&error),
     })
