@@ -216,7 +216,9 @@ pub(crate) fn database_file(settings: &Settings) -> PathBuf {
 /// Why no connection can be made, without the words about a statement: none was sent.
 fn unframed(error: StoreError) -> anyhow::Error {
     match error {
-        StoreError::Statement(source) => anyhow::Error::from_boxed(source),
+        StoreError::Statement(source) | StoreError::Forbidden(source) => {
+            anyhow::Error::from_boxed(source)
+        }
         other => other.into(),
     }
 }
