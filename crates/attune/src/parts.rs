@@ -12,7 +12,7 @@ use attune_core::{PartitionId, Status};
 use attune_routing::Senders;
 use attune_runtime::{Shutdown, error_chain, retry_until_ready};
 use attune_store::{ExecutionFilter, Store, StoreError};
-use attune_store_postgres::{PostgresOptions, PostgresStore, Roles};
+use attune_store_postgres::{MIGRATE_TRIES, PostgresOptions, PostgresStore, Roles, through_locks};
 use attune_store_sqlite::{SqliteOptions, SqliteStore};
 
 use crate::measured::{BusFigures, Measured};
@@ -201,7 +201,7 @@ pub(crate) fn roles(settings: &Settings, prefix: &str, pools: &[String]) -> anyh
 /// Grants the roles of the database what they need.
 pub(crate) async fn grant(settings: &Settings, roles: &Roles) -> anyhow::Result<()> {
     let store = PostgresStore::connect(postgres_options(settings, "migrate")?).await?;
-    let granted = store.grant(roles).await;
+    let granted = through_locks(MIGRATE_TRIES, || store.grant(roles)).await;
     store.close().await;
     granted.context(
         "--grants: the roles could not be made (it takes CREATEROLE and the tables' owner)",

@@ -33,7 +33,12 @@ impl From<StoreError> for Failure {
 enum At {
     /// What the server itself says, without the driver's frame around it, which says it twice.
     #[error("PostgreSQL at {address}: {said}")]
-    Server { address: Arc<str>, said: String },
+    Server {
+        address: Arc<str>,
+        said: String,
+        /// A lock was not free in time.
+        locked: bool,
+    },
     #[error("PostgreSQL at {address}")]
     Driver {
         address: Arc<str>,
@@ -107,6 +112,7 @@ impl Failure {
             Some(said) => At::Server {
                 address,
                 said: said.message().to_owned(),
+                locked: said.code().as_deref() == Some("55P03"),
             },
             None => At::Driver {
                 address,
@@ -130,6 +136,17 @@ pub(crate) fn of_connecting(error: sqlx::Error, address: &Arc<str>) -> StoreErro
         StoreError::Refused(source) if is_setting => StoreError::Statement(source),
         other => other,
     }
+}
+
+/// Whether a lock was not free in time. Nothing was written.
+pub(crate) fn is_locked(error: &StoreError) -> bool {
+    let StoreError::Refused(source) = error else {
+        return false;
+    };
+    matches!(
+        source.downcast_ref::<At>(),
+        Some(At::Server { locked: true, .. })
+    )
 }
 
 /// The function of the server that says it.
