@@ -197,6 +197,11 @@ fn migrations() -> Vec<Migration> {
             "additive_audit_origin",
             include_str!("../../../migrations/postgres/0040_additive_audit_origin.sql"),
         ),
+        (
+            42,
+            "additive_letter_sender",
+            include_str!("../../../migrations/postgres/0042_additive_letter_sender.sql"),
+        ),
     ];
     all.into_iter()
         .chain(cfg!(attune_next).then_some(NEXT))

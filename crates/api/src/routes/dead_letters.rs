@@ -134,6 +134,7 @@ fn view(letter: attune_store::DeadLetter, body: Option<String>) -> DeadLetter {
         received_at: letter.received_at,
         requeued_at: letter.requeued_at,
         requeued_by: letter.requeued_by,
+        sender: letter.sender,
         body,
     }
 }
