@@ -292,10 +292,16 @@ pub(crate) fn senders(settings: &Settings, role: &str) -> anyhow::Result<Senders
     if settings.wiring == Wiring::Embedded {
         return Ok(Senders::default());
     }
+    ensure!(
+        broker.parts.is_empty() || broker.requires_user_id(),
+        "broker.parts tells users apart, and broker.require_user_id is false, so that messages name none: leave \
+         one of them out"
+    );
     Ok(Senders {
         required: broker.requires_user_id(),
         own: own_user(settings, role)?,
         impersonators: broker.impersonators.iter().cloned().collect(),
+        parts: broker.parts.iter().cloned().collect(),
     })
 }
 
