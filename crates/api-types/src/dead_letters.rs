@@ -31,6 +31,10 @@ pub struct DeadLetter {
     pub requeued_at: Option<DateTime<Utc>>,
     /// Who put it back.
     pub requeued_by: Option<String>,
+    /// Who had sent it, the last time it came: the user of the broker, where it vouches for one. Of a firing
+    /// that was read and refused, `requested_by` in its body says it.
+    #[serde(default)]
+    pub sender: Option<String>,
     /// What is kept of the message; left out of lists unless it is asked for. Bytes that are no
     /// UTF-8 show as U+FFFD.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -203,6 +203,16 @@ impl From<StoreError> for ApiError {
                 error!(error.source = %source, "a request failed: the store refuses for now");
                 Self::unavailable("STORE_UNAVAILABLE", "the store refuses for now")
             }
+            StoreError::Forbidden(source) => {
+                error!(
+                    error.source = %source,
+                    "a request failed: the login of the store lacks a right; `attune migrate --grants` \
+                     gives each part what it needs"
+                );
+                let words = "the store refuses for want of a right, which the operator of this server has \
+                             to give; its log names it";
+                Self::unavailable("STORE_UNAVAILABLE", words)
+            }
             StoreError::Schema(problem) => {
                 error!(error.message = %problem, "a request failed: the store's schema does not fit");
                 // It names the row, where it is about one: nothing else says what is to be mended.
@@ -239,6 +249,15 @@ impl From<ClientError> for ApiError {
                      (`attune cluster`, /readyz), or it is full"
                 ),
             ),
+            // What this server may do on the broker concerns its operator, who finds it in the log.
+            ClientError::Forbidden(why) => {
+                error!(reason = %why, "a request failed: the broker refuses its command");
+                Self::unavailable(
+                    "OVERLOADED",
+                    "the broker does not let this server send the command; nothing was done, and its \
+                     operator finds why in its log",
+                )
+            }
             ClientError::Overloaded {
                 retry_after_seconds,
                 ..

@@ -31,6 +31,7 @@ use attune_cli::ClientCommand;
 use attune_config::{LoadError, Loaded, Loader, LogFormat, Settings, Wiring};
 use attune_runtime::{Shutdown, telemetry};
 use attune_store::{Store, StoreError};
+use attune_store_postgres::{MIGRATE_TRIES, through_locks};
 
 use crate::cli::{
     Cli, Command, ConfigCommand, GuardArguments, MigrateArguments, MigrateCommand, RunHttpArguments,
@@ -399,19 +400,21 @@ async fn migrate(settings: &Settings, command: &MigrateCommand) -> anyhow::Resul
             .migrate()
             .await
             .context("the schema could not be brought up to date")?;
-        store
-            .keep_audit_for(settings.audit.retention_days)
+        let days = settings.audit.retention_days;
+        through_locks(MIGRATE_TRIES, || store.keep_audit_for(days))
             .await
             .context("audit.retention_days could not be written down")?;
         // Here and not in a role, so that it is done once and before anything starts. Where the core
         // actions belong follows from the number of partitions, which is fixed first.
-        store
-            .ensure_partitions(settings.cluster.partitions)
+        let partitions = settings.cluster.partitions;
+        through_locks(MIGRATE_TRIES, || store.ensure_partitions(partitions))
             .await
             .context("cluster.partitions")?;
-        roles::apply_core_pack(store.as_ref(), settings)
-            .await
-            .context("the core actions could not be applied")?;
+        through_locks(MIGRATE_TRIES, || {
+            roles::apply_core_pack(store.as_ref(), settings)
+        })
+        .await
+        .context("the core actions could not be applied")?;
         store.close().await;
         let done = match before {
             Ok(()) => ": there was nothing to apply",

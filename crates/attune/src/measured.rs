@@ -1,10 +1,13 @@
 //! A bus that is measured.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use attune_bus::{Bus, BusError, Outgoing, PublishError, Subscriber, Subscription, Topic};
+use attune_bus::{Bus, BusError, Outgoing, PublishError, Refusal, Subscriber, Subscription, Topic};
+use attune_runtime::Label;
 use tokio::time::Instant;
+use uuid::Uuid;
 
 attune_runtime::counters! {
     /// What goes through a bus, as one process sees it.
@@ -14,6 +17,8 @@ attune_runtime::counters! {
         published: Counter = "bus.published.total",
         /// Messages that the bus has refused: nobody receives them, their queue is full, or they are too large.
         refused: Counter = "bus.refused.total",
+        /// Messages that the broker did not let this process publish, by where they were to go.
+        forbidden: Family = "bus.forbidden.total",
         /// Messages of which the bus did not say in time whether it has taken them.
         unconfirmed: Counter = "bus.unconfirmed.total",
         /// How long the bus took to confirm what was published together.
@@ -39,14 +44,49 @@ impl Measured {
     }
 }
 
+/// Where a message goes, without what there may be many of.
+fn kind(topic: &Topic) -> &'static str {
+    match topic {
+        Topic::Enforcements => "enforcement.created",
+        Topic::Commands(_) => "partition.commands",
+        Topic::Calls(_) => "partition.calls",
+        Topic::Control(_) => "partition.control",
+        Topic::ControlKept(_) => "partition.control.kept",
+        Topic::Completed => "execution.completed",
+        Topic::CompletedKept => "execution.completed.kept",
+        Topic::HandedOver => "partition.handed_over",
+        Topic::Hello => "worker.hello",
+        Topic::Link(..) => "worker",
+        Topic::Reports(_) => "executor",
+        Topic::Event(_) | Topic::Events => "event",
+        Topic::QueueStats => "queue.stats",
+        Topic::Reply(_) => "reply",
+        Topic::DeadLetters => "dead-letters",
+    }
+}
+
 #[async_trait]
 impl Bus for Measured {
     async fn publish(&self, messages: Vec<Outgoing>) -> Result<(), PublishError> {
         let (count, began) = (messages.len(), Instant::now());
+        let topics: HashMap<Uuid, &'static str> = messages
+            .iter()
+            .map(|message| (message.message_id, kind(&message.topic)))
+            .collect();
         let published = self.bus.publish(messages).await;
         let refused = match &published {
             Ok(()) => 0,
-            Err(PublishError::Refused(refused)) => refused.len(),
+            Err(PublishError::Refused(refused)) => {
+                for one in refused {
+                    if let (Refusal::Forbidden(_), Some(topic)) =
+                        (&one.why, topics.get(&one.message_id))
+                    {
+                        let topic = Label::new("topic", *topic);
+                        self.figures.forbidden.add(1, &[topic]);
+                    }
+                }
+                refused.len()
+            }
             Err(_) => {
                 self.figures.unconfirmed.add(count);
                 return published;

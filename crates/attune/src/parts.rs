@@ -12,7 +12,7 @@ use attune_core::{PartitionId, Status};
 use attune_routing::Senders;
 use attune_runtime::{Shutdown, error_chain, retry_until_ready};
 use attune_store::{ExecutionFilter, Store, StoreError};
-use attune_store_postgres::{PostgresOptions, PostgresStore, Roles};
+use attune_store_postgres::{MIGRATE_TRIES, PostgresOptions, PostgresStore, Roles, through_locks};
 use attune_store_sqlite::{SqliteOptions, SqliteStore};
 
 use crate::measured::{BusFigures, Measured};
@@ -201,7 +201,7 @@ pub(crate) fn roles(settings: &Settings, prefix: &str, pools: &[String]) -> anyh
 /// Grants the roles of the database what they need.
 pub(crate) async fn grant(settings: &Settings, roles: &Roles) -> anyhow::Result<()> {
     let store = PostgresStore::connect(postgres_options(settings, "migrate")?).await?;
-    let granted = store.grant(roles).await;
+    let granted = through_locks(MIGRATE_TRIES, || store.grant(roles)).await;
     store.close().await;
     granted.context(
         "--grants: the roles could not be made (it takes CREATEROLE and the tables' owner)",
@@ -216,7 +216,9 @@ pub(crate) fn database_file(settings: &Settings) -> PathBuf {
 /// Why no connection can be made, without the words about a statement: none was sent.
 fn unframed(error: StoreError) -> anyhow::Error {
     match error {
-        StoreError::Statement(source) => anyhow::Error::from_boxed(source),
+        StoreError::Statement(source) | StoreError::Forbidden(source) => {
+            anyhow::Error::from_boxed(source)
+        }
         other => other.into(),
     }
 }
@@ -290,10 +292,16 @@ pub(crate) fn senders(settings: &Settings, role: &str) -> anyhow::Result<Senders
     if settings.wiring == Wiring::Embedded {
         return Ok(Senders::default());
     }
+    ensure!(
+        broker.parts.is_empty() || broker.requires_user_id(),
+        "broker.parts tells users apart, and broker.require_user_id is false, so that messages name none: leave \
+         one of them out"
+    );
     Ok(Senders {
         required: broker.requires_user_id(),
         own: own_user(settings, role)?,
         impersonators: broker.impersonators.iter().cloned().collect(),
+        parts: broker.parts.iter().cloned().collect(),
     })
 }
 

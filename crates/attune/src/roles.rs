@@ -204,7 +204,10 @@ fn ops_listen(settings: &Settings, roles: &[Role]) -> Option<SocketAddr> {
 }
 
 /// The actions that every installation has.
-pub(crate) async fn apply_core_pack(store: &dyn Store, settings: &Settings) -> anyhow::Result<()> {
+pub(crate) async fn apply_core_pack(
+    store: &dyn Store,
+    settings: &Settings,
+) -> Result<(), StoreError> {
     for spec in ActionSpec::core_pack() {
         // A core action whose policy was changed keeps it.
         if store.find_action(&spec.action_ref).await?.is_none() {

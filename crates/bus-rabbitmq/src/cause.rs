@@ -13,6 +13,40 @@ const RESOURCE_LOCKED: u16 = 405;
 const PRECONDITION_FAILED: u16 = 406;
 const NOT_ALLOWED: u16 = 530;
 
+/// What the broker said when it closed a channel. Its connection goes on.
+#[derive(Debug, Clone)]
+pub(crate) struct Closed {
+    code: u16,
+    pub(crate) text: String,
+}
+
+impl Closed {
+    /// Reads lapin's error; `None` when it is about more than a channel.
+    pub(crate) fn of(error: &Error) -> Option<Self> {
+        let ErrorKind::ProtocolError(protocol) = error.kind() else {
+            return None;
+        };
+        error.is_amqp_soft_error().then(|| Self {
+            code: protocol.get_id(),
+            text: protocol.get_message().to_string(),
+        })
+    }
+
+    /// Whether the user may not do what it did.
+    pub(crate) fn lacks_right(&self) -> bool {
+        self.code == ACCESS_REFUSED
+    }
+
+    /// How large a message is that the broker does not take for its size, and how large one may be, in
+    /// bytes.
+    pub(crate) fn too_large(&self) -> Option<(usize, usize)> {
+        let said = self.text.split_once("message size ")?.1;
+        let mut numbers = said.split(' ').filter_map(|word| word.parse().ok());
+        (self.code == PRECONDITION_FAILED).then_some(())?;
+        numbers.next().zip(numbers.next())
+    }
+}
+
 /// A failure: its text, and whether the broker is away or refuses.
 #[derive(Debug, Clone)]
 pub(crate) struct Cause {
@@ -134,5 +168,35 @@ fn plain(error: &Error) -> String {
     match error.kind() {
         ErrorKind::IOError(io) => io.to_string(),
         _ => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_size_that_the_broker_does_not_take_is_read() {
+        for (code, text, expected) in [
+            (
+                PRECONDITION_FAILED,
+                "PRECONDITION_FAILED - message size 20 is larger than configured max size 10",
+                Some((20, 10)),
+            ),
+            (
+                PRECONDITION_FAILED,
+                "PRECONDITION_FAILED - message size 20 is larger than max size 10",
+                Some((20, 10)),
+            ),
+            (PRECONDITION_FAILED, "PRECONDITION_FAILED - no", None),
+            (
+                ACCESS_REFUSED,
+                "message size 20 is larger than max size 10",
+                None,
+            ),
+        ] {
+            let text = text.to_owned();
+            assert_eq!(Closed { code, text }.too_large(), expected);
+        }
     }
 }

@@ -8,7 +8,9 @@
 //! What holds:
 //! - `publish` returns `Ok` when the broker has taken responsibility for every message. What it
 //!   sends back is named as unroutable, what it does not confirm (`basic.nack`) as full, and what
-//!   cannot be sent at all as too large or invalid ([`PublishError::Refused`]).
+//!   cannot be sent at all as too large or invalid ([`PublishError::Refused`]). What the user of the URL
+//!   may not publish is named as forbidden; it costs the others one channel, and no connection
+//!   (`barred.rs`).
 //! - Messages of one publisher on one topic are delivered in order. After a lost connection some
 //!   come again: the order holds for the first time that each is seen.
 //! - What was not acknowledged comes again, before anything newer, to the next subscriber.
@@ -31,6 +33,7 @@
 //! connection as an error; this crate logs what is of interest itself, without content. Filters
 //! of logs should turn `lapin` off.
 
+mod barred;
 mod cause;
 mod consumer;
 mod dial;
@@ -47,9 +50,11 @@ mod rebinding;
 mod removal;
 mod replies;
 mod rights;
+mod session;
 mod stream;
 mod tls;
 mod topology;
+mod trial;
 mod window;
 
 use std::collections::HashMap;
@@ -395,6 +400,9 @@ impl Bus for RabbitBus {
         if let Some(cause) = trouble {
             return Err(cause.into());
         }
+        if let Some(forbidden) = self.publisher.problem() {
+            return Err(BusError::Refused(forbidden));
+        }
         match self.rebinding.problem(Instant::now()) {
             Some(problem) => Err(BusError::Unavailable(problem)),
             None => Ok(()),
@@ -431,7 +439,7 @@ impl RabbitBus {
                 // Queues of broadcasts and answers drop their oldest message when they are full; a
                 // `basic.nack` says that the queue was on its way out, and nobody there is fine.
                 Refusal::Full => topic.must_route(),
-                Refusal::TooLarge { .. } | Refusal::Invalid(_) => true,
+                Refusal::TooLarge { .. } | Refusal::Invalid(_) | Refusal::Forbidden(_) => true,
             }
         });
         match refused.is_empty() {

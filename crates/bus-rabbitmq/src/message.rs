@@ -7,6 +7,7 @@ use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 use uuid::Uuid;
 
+use crate::barred::Route;
 use crate::cause::Cause;
 use crate::topology::{Topology, short};
 
@@ -21,8 +22,20 @@ pub(crate) struct Prepared {
     pub(crate) routing_key: ShortString,
     /// Whether the broker shall send it back when it has nowhere to keep it.
     pub(crate) mandatory: bool,
+    /// Whether nobody misses it when it does not come.
+    pub(crate) is_hint: bool,
     pub(crate) properties: BasicProperties,
     pub(crate) body: Bytes,
+}
+
+impl Prepared {
+    /// By which way it goes.
+    pub(crate) fn route(&self) -> Route {
+        Route {
+            exchange: self.exchange.clone(),
+            key: self.routing_key.clone(),
+        }
+    }
 }
 
 /// Translates a message.
@@ -59,6 +72,7 @@ fn translate(topology: &Topology, message: Outgoing) -> Result<Prepared, Cause> 
     } = message;
     let (exchange, routing_key) = topology.route(&topic)?;
     let (must_route, is_lasting) = (topic.must_route(), topic.is_lasting());
+    let is_hint = topic.is_broadcast();
     let mut properties = BasicProperties::default()
         .with_content_type("application/json".into())
         // 2 survives a restart of the broker; the rest is of use for a moment only, or is sent again.
@@ -82,6 +96,7 @@ fn translate(topology: &Topology, message: Outgoing) -> Result<Prepared, Cause> 
         exchange,
         routing_key,
         mandatory: must_route,
+        is_hint,
         properties,
         body,
     })

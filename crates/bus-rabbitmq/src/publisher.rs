@@ -1,58 +1,51 @@
 //! Publishes with confirms: one task, one channel, many messages in flight.
 
 use std::collections::{HashSet, VecDeque};
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use attune_bus::{Outgoing, PublishError, Refused};
-use futures_util::stream::{FuturesUnordered, StreamExt};
-use lapin::message::BasicReturnMessage;
-use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
+use attune_runtime::Backoff;
+use lapin::Channel;
+use lapin::options::ConfirmSelectOptions;
 use lapin::types::ShortString;
-use lapin::{Channel, Confirmation};
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
-use uuid::Uuid;
 
-use crate::cause::Cause;
+use crate::barred::Barred;
+use crate::cause::{Cause, Closed};
 use crate::link::{Life, Link};
 use crate::message::{Prepared, prepare};
 use crate::options::RabbitOptions;
-use crate::pace::Pace;
+use crate::session::{End, Session};
 use crate::topology::Topology;
-use crate::window::{CallId, Verdict, Window};
+use crate::window::CallId;
 
 /// How many calls may wait to be taken up; further callers wait for room until their deadline.
 const CALLS_WAITING: usize = 256;
 /// How many calls may have been taken up and wait for a queue that takes nothing at the moment.
-const CALLS_HELD: usize = 2_048;
-/// How often it is seen whether calls that wait may be written now, whatever is confirmed.
-const LOOK: Duration = Duration::from_millis(100);
-/// After so many times the time in which it should have been confirmed, a message that was not
-/// ends its connection, although others are confirmed: perhaps the next one serves it.
-const STUCK: u32 = 10;
-/// How often a blocked connection is looked at whose oldest call is over its deadline.
-const PATIENCE: Duration = Duration::from_secs(1);
+pub(crate) const CALLS_HELD: usize = 2_048;
+/// So many channels may be closed for reasons that are not understood, one after the other, before the
+/// connection is made anew.
+const CHANNELS: u32 = 3;
+/// A channel of at least this length counts as a success.
+const STABLE: Duration = Duration::from_secs(10);
 
-type Answer = oneshot::Sender<Result<(), PublishError>>;
+pub(crate) type Answer = oneshot::Sender<Result<(), PublishError>>;
 
 /// One call of `publish`.
-struct Job {
+pub(crate) struct Job {
     /// Those that are not written yet.
-    messages: VecDeque<Prepared>,
+    pub(crate) messages: VecDeque<Prepared>,
     /// Where they go, each named once.
-    keys: HashSet<ShortString>,
+    pub(crate) keys: HashSet<ShortString>,
     deadline: Instant,
     /// Taken when the first message is written; then a lost connection makes the outcome
     /// unknown. While it is there, the call can wait for the next connection.
-    answer: Option<Answer>,
+    pub(crate) answer: Option<Answer>,
     /// How the window knows it, once it has begun.
-    call: Option<CallId>,
+    pub(crate) call: Option<CallId>,
 }
 
 /// The callers' side.
@@ -60,6 +53,7 @@ pub(crate) struct Publisher {
     jobs: mpsc::Sender<Job>,
     link: Link,
     topology: Arc<Topology>,
+    barred: Arc<Barred>,
     timeout: Duration,
     max_bytes: usize,
 }
@@ -72,11 +66,15 @@ impl Publisher {
         closing: CancellationToken,
     ) -> (Self, PublisherTask) {
         let (jobs, received) = mpsc::channel(CALLS_WAITING);
+        let user = options.user().ok().flatten();
+        let user = user.unwrap_or_else(|| "of its certificate".to_owned());
+        let barred = Arc::new(Barred::new(user));
         let task = PublisherTask {
             jobs: received,
             held: VecDeque::new(),
             link: link.clone(),
             topology: Arc::clone(&topology),
+            barred: Arc::clone(&barred),
             closing,
             setup_timeout: options.connect_timeout,
             timeout: options.publish_timeout,
@@ -87,6 +85,7 @@ impl Publisher {
                 jobs,
                 link,
                 topology,
+                barred,
                 timeout,
                 max_bytes,
             },
@@ -120,6 +119,12 @@ impl Publisher {
         } else {
             Err(PublishError::Refused(refused))
         }
+    }
+
+    /// What the broker does not let this process publish although somebody misses it, if there is such a
+    /// thing.
+    pub(crate) fn problem(&self) -> Option<String> {
+        self.barred.problem(Instant::now())
     }
 
     async fn send(&self, messages: VecDeque<Prepared>) -> Result<(), PublishError> {
@@ -158,14 +163,15 @@ impl Publisher {
 
 /// The task that owns the publishing connection's channels.
 pub(crate) struct PublisherTask {
-    jobs: mpsc::Receiver<Job>,
+    pub(crate) jobs: mpsc::Receiver<Job>,
     /// Taken up and not completely written, in the order in which they came.
-    held: VecDeque<Job>,
+    pub(crate) held: VecDeque<Job>,
     link: Link,
     topology: Arc<Topology>,
-    closing: CancellationToken,
+    pub(crate) barred: Arc<Barred>,
+    pub(crate) closing: CancellationToken,
     setup_timeout: Duration,
-    timeout: Duration,
+    pub(crate) timeout: Duration,
 }
 
 impl PublisherTask {
@@ -179,20 +185,67 @@ impl PublisherTask {
             };
             let Some(life) = life else { break };
             seen = life.generation;
-            match self.open(&life).await {
-                Ok(channel) => {
-                    let mut session = Session::new(channel, Arc::clone(&life));
-                    if let Err(cause) = session.run(&mut self).await {
-                        life.fail(cause.as_str());
-                        session.abandon(&cause);
-                    }
-                    // Of a call that was written in part nothing more must follow later, after
-                    // newer messages.
-                    self.held.retain(|job| job.answer.is_some());
+            self.publish_on(&life).await;
+        }
+    }
+
+    /// Publishes on one channel after the other until the connection or the bus ends. What the broker
+    /// closes a channel for is as a rule one message, which is told so; the next channel goes on with the
+    /// others.
+    async fn publish_on(&mut self, life: &Arc<Life>) {
+        let (mut backoff, mut strays) = (Backoff::default(), 0);
+        loop {
+            let channel = match self.open(life).await {
+                Ok(channel) => channel,
+                Err(cause) => return life.fail(cause.to_string()),
+            };
+            let born = Instant::now();
+            let mut session = Session::new(channel, Arc::clone(life), self);
+            let ended = session.run(self).await;
+            let closed = match ended {
+                Ok(()) => return,
+                Err(End::Life(cause)) => {
+                    life.fail(cause.as_str());
+                    session.abandon(&cause);
+                    return self.drop_begun();
                 }
-                Err(cause) => life.fail(cause.to_string()),
+                Err(End::Channel(closed)) => closed,
+            };
+            let is_understood = closed.as_ref().is_some_and(|closed| session.close(closed));
+            let cause = closed.map_or_else(
+                || "the channel was closed".to_owned(),
+                |Closed { text, .. }| format!("the channel was closed: {text}"),
+            );
+            session.abandon(&cause);
+            self.drop_begun();
+            if is_understood {
+                continue;
+            }
+            if born.elapsed() >= STABLE {
+                (backoff, strays) = (Backoff::default(), 0);
+            }
+            strays += 1;
+            if strays >= CHANNELS {
+                return life.fail(cause);
+            }
+            tracing::warn!(
+                cause,
+                "a channel to publish was closed; opening another one"
+            );
+            tokio::select! {
+                () = self.closing.cancelled() => {}
+                _ = life.failed() => {}
+                () = sleep(backoff.next_delay()) => {}
+            }
+            if life.is_broken() {
+                return;
             }
         }
+    }
+
+    /// Of a call that was written in part nothing more must follow later, after newer messages.
+    fn drop_begun(&mut self) {
+        self.held.retain(|job| job.answer.is_some());
     }
 
     async fn open(&self, life: &Life) -> Result<Channel, Cause> {
@@ -217,7 +270,7 @@ impl PublisherTask {
 
     /// Takes up what is there, and passes over calls whose caller has given up. When the bus
     /// closes, only those that have begun are finished.
-    fn take_up(&mut self, closing: bool) {
+    pub(crate) fn take_up(&mut self, closing: bool) {
         if closing {
             self.held.retain(|job| job.answer.is_none());
             return;
@@ -236,278 +289,4 @@ impl PublisherTask {
             false
         });
     }
-}
-
-type Confirming = Pin<Box<dyn Future<Output = (u64, lapin::Result<Confirmation>)> + Send>>;
-
-/// Publishing on one channel, which lives as long as its connection.
-struct Session {
-    channel: Channel,
-    life: Arc<Life>,
-    window: Window<Answer>,
-    pace: Pace,
-    confirming: FuturesUnordered<Confirming>,
-    /// A confirm was observed since calls were last settled.
-    news: bool,
-    /// When something was confirmed last.
-    confirmed: Instant,
-}
-
-impl Session {
-    fn new(channel: Channel, life: Arc<Life>) -> Self {
-        Self {
-            channel,
-            life,
-            window: Window::new(),
-            pace: Pace::default(),
-            confirming: FuturesUnordered::new(),
-            news: false,
-            confirmed: Instant::now(),
-        }
-    }
-
-    /// Writes and collects confirms until the bus closes and everything is confirmed (`Ok`) or
-    /// something is wrong with the connection.
-    async fn run(&mut self, task: &mut PublisherTask) -> Result<(), String> {
-        let life = Arc::clone(&self.life);
-        let mut closing = None;
-        let mut look = Instant::now();
-        loop {
-            task.take_up(closing.is_some());
-            self.write_held(&mut task.held).await?;
-            if std::mem::take(&mut self.news) {
-                self.settle()?;
-                // There may be room now, and what was woken meanwhile is seen below.
-                continue;
-            }
-            if closing.is_some() && self.window.is_empty() {
-                return Ok(());
-            }
-            // When nothing gets a confirm for so long, this connection is ill one way or the
-            // other. Blocked ones are kept (the next would be blocked as well): they recover, and
-            // what is held is bounded.
-            let overdue = self.overdue(task.timeout).map(|at| look.max(at));
-            tokio::select! {
-                biased;
-                cause = life.failed() => return Err(cause),
-                () = task.closing.cancelled(), if closing.is_none() => {
-                    task.jobs.close();
-                    closing = Some(Instant::now() + task.timeout);
-                }
-                () = sleep_until(closing.unwrap_or(look)), if closing.is_some() => {
-                    return Err("closed before everything was confirmed".to_owned());
-                }
-                Some(done) = self.confirming.next(), if !self.confirming.is_empty() => {
-                    self.observe(done)?;
-                }
-                Some(job) = task.jobs.recv(),
-                    if closing.is_none() && task.held.len() < CALLS_HELD =>
-                {
-                    task.held.push_back(job);
-                }
-                () = sleep(LOOK), if !task.held.is_empty() => {}
-                () = sleep_until(overdue.unwrap_or(look)), if overdue.is_some() => {
-                    if life.blocked().is_none() {
-                        return Err("the broker has not confirmed in time".to_owned());
-                    }
-                    look = Instant::now() + PATIENCE;
-                }
-            }
-        }
-    }
-
-    /// Until when something must be confirmed.
-    fn overdue(&self, timeout: Duration) -> Option<Instant> {
-        let oldest = self.window.oldest()?;
-        Some((oldest.max(self.confirmed) + timeout).min(oldest + STUCK * timeout))
-    }
-
-    /// Writes what may be written now, in the order in which the calls came. One that has to wait
-    /// for a queue holds up only those behind it that go there as well.
-    async fn write_held(&mut self, held: &mut VecDeque<Job>) -> Result<(), String> {
-        self.pace.look(Instant::now());
-        let mut waited_for: HashSet<ShortString> = HashSet::new();
-        let mut place = 0;
-        while self.pace.has_room()
-            && let Some(job) = held.get_mut(place)
-        {
-            self.write(job, &waited_for).await?;
-            if job.messages.is_empty() {
-                held.remove(place);
-            } else {
-                waited_for.extend(job.keys.iter().cloned());
-                place += 1;
-            }
-        }
-        Ok(())
-    }
-
-    /// Writes messages of a call as long as there is room, and as their queues take them.
-    async fn write(
-        &mut self,
-        job: &mut Job,
-        waited_for: &HashSet<ShortString>,
-    ) -> Result<(), String> {
-        let may_go = |pace: &Pace, message: &Prepared| {
-            let key = &message.routing_key;
-            pace.has_room() && pace.takes(key) && !waited_for.contains(key)
-        };
-        while let Some(message) = job.messages.pop_front_if(|next| may_go(&self.pace, next)) {
-            if !self.channel.status().connected() {
-                // The call has not begun, or its outcome is unknown anyway.
-                job.messages.push_front(message);
-                return Err("the channel was closed".to_owned());
-            }
-            let call = self.begin(job);
-            let (key, bytes, now) = (
-                message.routing_key.clone(),
-                message.body.len(),
-                Instant::now(),
-            );
-            let sequence = self.window.push(call, message.id, key.clone(), now);
-            self.pace.sent(&key, sequence, bytes, now);
-            if job.messages.is_empty() {
-                self.window.finish(call);
-            }
-            let mut confirming: Confirming =
-                Box::pin(publish_one(self.channel.clone(), message, sequence));
-            // lapin takes the frames in the first poll, so polling here, one by one, is what
-            // keeps the order. That they are written, and confirmed, is awaited later and
-            // concurrently: waiting for one confirm at a time costs a sync to disk each.
-            match futures_util::poll!(confirming.as_mut()) {
-                // Seldom, but a fast broker can have confirmed it before this poll is over.
-                Poll::Ready(done) => self.observe(done)?,
-                Poll::Pending => self.confirming.push(confirming),
-            }
-        }
-        Ok(())
-    }
-
-    /// Begins a call, unless it has begun.
-    fn begin(&mut self, job: &mut Job) -> CallId {
-        match job.answer.take() {
-            Some(answer) => *job.call.insert(self.window.begin(answer)),
-            None => job
-                .call
-                .expect("a call gives its answer away when it begins"),
-        }
-    }
-
-    fn observe(
-        &mut self,
-        (sequence, confirmation): (u64, lapin::Result<Confirmation>),
-    ) -> Result<(), String> {
-        let confirmation = confirmation.map_err(|error| error.to_string())?;
-        // An unroutable message is acked as well: `is_ack` alone means nothing.
-        let verdict = if confirmation.is_ack() {
-            Verdict::Acked
-        } else {
-            Verdict::Nacked
-        };
-        let returned = confirmation.take_message();
-        let key = self.window.confirmed(sequence, verdict, returned.is_none());
-        if let Some(key) = key {
-            self.pace.confirmed(&key, sequence);
-        }
-        self.news = true;
-        self.confirmed = Instant::now();
-        if let Some(returned) = returned {
-            self.observe_return(&returned);
-        }
-        Ok(())
-    }
-
-    fn observe_return(&mut self, returned: &BasicReturnMessage) {
-        let id = returned
-            .properties
-            .message_id()
-            .as_ref()
-            .map(|id| id.as_str());
-        let known = id
-            .and_then(|id| id.parse::<Uuid>().ok())
-            .is_some_and(|id| self.window.returned(id, returned.routing_key.as_str()));
-        if !known {
-            tracing::error!(
-                message.id = id.unwrap_or("none"),
-                bus.routing_key = %returned.routing_key,
-                "the broker returned a message that is not in flight"
-            );
-        }
-    }
-
-    /// Answers the calls that are settled.
-    fn settle(&mut self) -> Result<(), String> {
-        self.observe_all_completed()?;
-        self.news = false;
-        for (answer, refused) in self.window.settled() {
-            let result = match refused.is_empty() {
-                true => Ok(()),
-                false => Err(PublishError::Refused(refused)),
-            };
-            // Fails when the caller has gone, which is its right.
-            answer.send(result).ok();
-        }
-        Ok(())
-    }
-
-    /// Observes every confirm that lapin has completed so far, so that no return hides behind
-    /// one that is not looked at yet; see [`crate::window`].
-    ///
-    /// `FuturesUnordered` says `Pending` also when it only wants to yield, and then wakes its
-    /// waker at once. So it is polled with a waker of our own until it says `Pending` and has not
-    /// woken: then its list of woken futures was empty. lapin completes confirms on one thread
-    /// and wakes on the spot, so whatever it completed before one that was seen is on that list.
-    fn observe_all_completed(&mut self) -> Result<(), String> {
-        let woken = Arc::new(Woken(AtomicBool::new(false)));
-        let waker = Waker::from(Arc::clone(&woken));
-        let mut context = Context::from_waker(&waker);
-        loop {
-            match self.confirming.poll_next_unpin(&mut context) {
-                Poll::Ready(Some(done)) => self.observe(done)?,
-                Poll::Ready(None) => return Ok(()),
-                Poll::Pending if woken.0.swap(false, Ordering::SeqCst) => {}
-                Poll::Pending => return Ok(()),
-            }
-        }
-    }
-
-    /// Tells everybody who still waits that the outcome is unknown.
-    fn abandon(self, cause: &str) {
-        for answer in self.window.into_owners() {
-            answer
-                .send(Err(PublishError::Unconfirmed(cause.to_owned())))
-                .ok();
-        }
-    }
-}
-
-struct Woken(AtomicBool);
-
-impl Wake for Woken {
-    fn wake(self: Arc<Self>) {
-        self.0.store(true, Ordering::SeqCst);
-    }
-}
-
-async fn publish_one(
-    channel: Channel,
-    message: Prepared,
-    sequence: u64,
-) -> (u64, lapin::Result<Confirmation>) {
-    let options = BasicPublishOptions {
-        mandatory: message.mandatory,
-        immediate: false,
-    };
-    let publish = channel.basic_publish(
-        message.exchange,
-        message.routing_key,
-        options,
-        &message.body,
-        message.properties,
-    );
-    let confirmation = match publish.await {
-        Ok(confirm) => confirm.await,
-        Err(error) => Err(error),
-    };
-    (sequence, confirmation)
 }

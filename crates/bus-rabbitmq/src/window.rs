@@ -28,6 +28,8 @@ use lapin::types::ShortString;
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use crate::barred::Route;
+
 /// What the broker said about one message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
@@ -37,13 +39,25 @@ pub(crate) enum Verdict {
     Nacked,
 }
 
+/// What became of a message that went another way than those of the window.
+#[derive(Debug)]
+pub(crate) enum Became {
+    Kept,
+    Refused(Refused),
+    Unknown(String),
+}
+
 /// Names a call.
 pub(crate) type CallId = u64;
 
 struct Slot {
     call: CallId,
     id: Uuid,
-    routing_key: ShortString,
+    to: Route,
+    /// How large its body is.
+    bytes: usize,
+    /// Whether nobody misses it.
+    is_hint: bool,
     sent: Instant,
     /// Its confirm came without a return.
     is_bare: bool,
@@ -59,6 +73,19 @@ struct Call<T> {
     /// How many of them are not settled.
     left: usize,
     refused: Vec<Refused>,
+    /// Why of one of its messages nobody knows what became of it.
+    unknown: Option<String>,
+}
+
+/// What is known of a message when it is published.
+pub(crate) struct Sent {
+    pub(crate) id: Uuid,
+    pub(crate) to: Route,
+    /// How large its body is.
+    pub(crate) bytes: usize,
+    /// Whether nobody misses it.
+    pub(crate) is_hint: bool,
+    pub(crate) at: Instant,
 }
 
 /// The messages of one connection that are not settled. `T` is who asked.
@@ -77,6 +104,8 @@ pub(crate) struct Window<T> {
     next_call: CallId,
     /// Calls that may be settled now.
     touched: BTreeSet<CallId>,
+    /// Calls that are over, with why their outcome is unknown.
+    lost: Vec<(T, String)>,
 }
 
 impl<T> Window<T> {
@@ -90,6 +119,7 @@ impl<T> Window<T> {
             calls: BTreeMap::new(),
             next_call: 0,
             touched: BTreeSet::new(),
+            lost: Vec::new(),
         }
     }
 
@@ -107,26 +137,23 @@ impl<T> Window<T> {
             is_whole: false,
             left: 0,
             refused: Vec::new(),
+            unknown: None,
         };
         self.calls.insert(id, call);
         id
     }
 
     /// Adds a message to a call; answers its sequence number.
-    pub(crate) fn push(
-        &mut self,
-        call: CallId,
-        id: Uuid,
-        routing_key: ShortString,
-        sent: Instant,
-    ) -> u64 {
+    pub(crate) fn push(&mut self, call: CallId, sent: Sent) -> u64 {
         let sequence = self.next;
         self.next += 1;
         let slot = Slot {
             call,
-            id,
-            routing_key,
-            sent,
+            id: sent.id,
+            to: sent.to,
+            bytes: sent.bytes,
+            is_hint: sent.is_hint,
+            sent: sent.at,
             is_bare: false,
             is_earlier: false,
             refused: None,
@@ -145,6 +172,75 @@ impl<T> Window<T> {
             whole.is_whole = true;
             self.touched.insert(call);
         }
+    }
+
+    /// Adds a message to a call that goes another way; [`release`](Self::release) says what became of it.
+    pub(crate) fn hold(&mut self, call: CallId) {
+        if let Some(call) = self.calls.get_mut(&call) {
+            call.left += 1;
+        }
+    }
+
+    /// What became of a message that went another way.
+    pub(crate) fn release(&mut self, call: CallId, became: Became) {
+        let Some(held) = self.calls.get_mut(&call) else {
+            return;
+        };
+        held.left -= 1;
+        match became {
+            Became::Kept => {}
+            Became::Refused(refused) => held.refused.push(refused),
+            Became::Unknown(why) => held.unknown = Some(why),
+        }
+        self.touched.insert(call);
+    }
+
+    /// The broker closed the channel because of a message: what it says of those that are not confirmed, by
+    /// `is_it`, which is asked for one after the other. It takes messages in their order and none after
+    /// the one for which it closes the channel. So of those that it could be, the last was not taken for
+    /// certain: it is that one, or comes after it. Of the others nobody knows: the user may have lost the
+    /// right while they were on their way.
+    pub(crate) fn refuse_last(&mut self, is_it: impl Fn(&Route) -> bool, why: Refusal) -> bool {
+        let mut unconfirmed = self.unconfirmed.iter().rev();
+        let last = unconfirmed.find(|sequence| {
+            let slot = self.slots.get(sequence);
+            slot.is_some_and(|slot| is_it(&slot.to))
+        });
+        let last = last.copied();
+        if let Some(sequence) = last {
+            self.refuse(sequence, why);
+        }
+        last.is_some()
+    }
+
+    /// Likewise for the size of a message: of so many bytes none is taken, whenever it comes.
+    pub(crate) fn refuse_size(&mut self, size: usize, why: &Refusal) -> bool {
+        let unconfirmed = self.unconfirmed.iter().copied();
+        let of_size = unconfirmed.filter(|sequence| {
+            let slot = self.slots.get(sequence);
+            slot.is_some_and(|slot| slot.bytes == size)
+        });
+        let of_size: Vec<u64> = of_size.collect();
+        for sequence in &of_size {
+            self.refuse(*sequence, why.clone());
+        }
+        !of_size.is_empty()
+    }
+
+    fn refuse(&mut self, sequence: u64, why: Refusal) {
+        self.unconfirmed.remove(&sequence);
+        self.confirmed.remove(&sequence);
+        if let Some(mut slot) = self.slots.remove(&sequence) {
+            slot.refused = Some(why);
+            self.count(slot);
+        }
+    }
+
+    /// By which ways what is not confirmed goes, and whether nobody misses it, in the order of publishing.
+    pub(crate) fn routes(&self) -> impl Iterator<Item = (&Route, bool)> {
+        let unconfirmed = self.unconfirmed.iter();
+        let slots = unconfirmed.filter_map(|sequence| self.slots.get(sequence));
+        slots.map(|slot| (&slot.to, slot.is_hint))
     }
 
     /// Notes the confirm of a message, and whether it came without a return; answers where the
@@ -166,7 +262,7 @@ impl<T> Window<T> {
         if verdict == Verdict::Nacked {
             slot.refused = Some(Refusal::Full);
         }
-        Some(slot.routing_key.clone())
+        Some(slot.to.key.clone())
     }
 
     /// Notes that a message was sent back; answers whether it is known. Should the same message
@@ -175,7 +271,7 @@ impl<T> Window<T> {
     pub(crate) fn returned(&mut self, id: Uuid, routing_key: &str) -> bool {
         let mut known = false;
         for slot in self.slots.values_mut() {
-            if slot.id == id && slot.routing_key.as_str() == routing_key {
+            if slot.id == id && slot.to.key.as_str() == routing_key {
                 slot.refused = Some(Refusal::Unroutable);
                 known = true;
             }
@@ -183,7 +279,8 @@ impl<T> Window<T> {
         known
     }
 
-    /// Takes the calls that are settled, oldest first, each with what was refused of it.
+    /// Takes the calls that are settled, oldest first, each with what was refused of it, but for those of
+    /// which [`lost`](Self::lost) says that nobody knows.
     /// Only to be called when every completed confirm has been reported.
     pub(crate) fn settled(&mut self) -> Vec<(T, Vec<Refused>)> {
         let bare_now = std::mem::take(&mut self.saw_bare);
@@ -209,10 +306,19 @@ impl<T> Window<T> {
             if call.is_some_and(|call| call.is_whole && call.left == 0)
                 && let Some(call) = self.calls.remove(&id)
             {
-                settled.push((call.owner, call.refused));
+                match call.unknown {
+                    None => settled.push((call.owner, call.refused)),
+                    Some(why) => self.lost.push((call.owner, why)),
+                }
             }
         }
         settled
+    }
+
+    /// Takes the calls that are over and of which nobody knows what became of every message, with why.
+    /// They show once it was asked for what is settled.
+    pub(crate) fn lost(&mut self) -> Vec<(T, String)> {
+        std::mem::take(&mut self.lost)
     }
 
     /// Tells a call what became of one of its messages.
@@ -235,7 +341,8 @@ impl<T> Window<T> {
 
     /// Ends the window; what is left is unknown.
     pub(crate) fn into_owners(self) -> impl Iterator<Item = T> {
-        self.calls.into_values().map(|call| call.owner)
+        let lost = self.lost.into_iter().map(|(owner, _)| owner);
+        lost.chain(self.calls.into_values().map(|call| call.owner))
     }
 }
 

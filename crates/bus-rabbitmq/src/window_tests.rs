@@ -10,9 +10,22 @@ fn refused(message_id: Uuid, why: Refusal) -> Refused {
     Refused { message_id, why }
 }
 
+fn sent(id: Uuid, key: &str, bytes: usize) -> Sent {
+    Sent {
+        id,
+        to: Route {
+            exchange: "exchange".into(),
+            key: key.into(),
+        },
+        bytes,
+        is_hint: false,
+        at: Instant::now(),
+    }
+}
+
 fn push(window: &mut Window<usize>, call: CallId) -> Uuid {
     let id = Uuid::now_v7();
-    window.push(call, id, "key".into(), Instant::now());
+    window.push(call, sent(id, "key", 1));
     id
 }
 
@@ -102,7 +115,7 @@ fn the_same_message_twice_in_flight_is_refused_twice() {
     let id = Uuid::now_v7();
     for owner in ["first", "again"] {
         let call = window.begin(owner);
-        let sequence = window.push(call, id, "key".into(), Instant::now());
+        let sequence = window.push(call, sent(id, "key", 1));
         window.finish(call);
         window.confirmed(sequence, Verdict::Acked, false);
     }
@@ -215,4 +228,57 @@ fn held_up(sizes: &[usize], stuck: &HashSet<usize>) -> Vec<usize> {
         first += size;
     }
     held
+}
+
+/// Of those that were on their way the last is the one that was refused, or was not looked at any more; those
+/// before it may have been taken.
+#[test]
+fn of_those_for_which_the_channel_may_have_been_closed_the_last_was_not_taken() {
+    let mut window = Window::new();
+    let ids: Vec<Uuid> = (0..4).map(|_| Uuid::now_v7()).collect();
+    for (owner, key) in ["barred", "free", "barred", "free"].into_iter().enumerate() {
+        let call = window.begin(owner);
+        window.push(call, sent(ids[owner], key, 1));
+        window.finish(call);
+    }
+    let is_it = |route: &Route| route.key.as_str() == "barred";
+    let why = Refusal::Forbidden("no".to_owned());
+    assert_eq!(window.routes().filter(|(to, _)| is_it(to)).count(), 2);
+    assert!(window.refuse_last(is_it, why.clone()));
+    assert_eq!(window.settled(), [(2, vec![refused(ids[2], why.clone())])]);
+    let left: Vec<usize> = window.into_owners().collect();
+    assert_eq!(left, [0, 1, 3]);
+
+    let (mut window, ids) = self::window(&[2, 1]);
+    window.confirmed(0, Verdict::Acked, true);
+    let large = Refusal::TooLarge { bytes: 1, max: 0 };
+    assert!(!window.refuse_size(2, &large) && window.refuse_size(1, &large));
+    let both = [
+        (0, vec![refused(ids[1], large.clone())]),
+        (1, vec![refused(ids[2], large)]),
+    ];
+    assert_eq!(window.settled(), both);
+    assert!(!window.refuse_last(|_| true, why));
+}
+
+/// What goes another way belongs to its call all the same.
+#[test]
+fn a_call_waits_for_what_goes_another_way() {
+    let mut window = Window::new();
+    let id = Uuid::now_v7();
+    let calls: Vec<CallId> = (0..3).map(|owner| window.begin(owner)).collect();
+    for call in &calls {
+        let sequence = window.push(*call, sent(Uuid::now_v7(), "key", 1));
+        window.hold(*call);
+        window.finish(*call);
+        window.confirmed(sequence, Verdict::Acked, true);
+    }
+    assert_eq!(window.settled(), []);
+    let why = refused(id, Refusal::Full);
+    window.release(calls[0], Became::Kept);
+    window.release(calls[1], Became::Refused(why.clone()));
+    window.release(calls[2], Became::Unknown("lost".to_owned()));
+    assert_eq!(window.settled(), [(0, vec![]), (1, vec![why])]);
+    assert_eq!(window.lost(), [(2, "lost".to_owned())]);
+    assert!(window.is_empty());
 }

@@ -472,7 +472,8 @@ pub const DEAD_LETTER_REASON: &str = "x-attune-reason";
 pub const DEAD_LETTER_TOPIC: &str = "x-attune-topic";
 
 /// The header in which who puts a message back says who had sent it: the broker vouches for the one who puts
-/// it back. It counts only from oneself.
+/// it back, or keeps it among the dead letters: the broker vouches for the one who does that. It counts only
+/// from oneself, and on dead letters, which only parts of a system may write.
 pub const SENDER: &str = "x-attune-user";
 
 /// The header in which a broker that gives a message up by itself says why.
@@ -480,7 +481,8 @@ pub const BROKERS_REASON: &str = "x-first-death-reason";
 /// The header in which a broker that gives a message up by itself says of which queue.
 pub const BROKERS_QUEUE: &str = "x-first-death-queue";
 /// What dead letters are judged by.
-const DEAD_LETTER_HEADERS: [&str; 4] = [
+const DEAD_LETTER_HEADERS: [&str; 5] = [
+    SENDER,
     DEAD_LETTER_REASON,
     DEAD_LETTER_TOPIC,
     BROKERS_REASON,
@@ -500,6 +502,12 @@ pub fn letter(
     headers.retain(|(name, _)| !DEAD_LETTER_HEADERS.contains(&name.as_str()));
     headers.push((DEAD_LETTER_REASON.to_owned(), reason.to_owned()));
     headers.push((DEAD_LETTER_TOPIC.to_owned(), topic.to_string()));
+    headers.extend(
+        delivery
+            .user_id
+            .clone()
+            .map(|user| (SENDER.to_owned(), user)),
+    );
     Outgoing {
         topic: Topic::DeadLetters,
         message_id: Uuid::now_v7(),

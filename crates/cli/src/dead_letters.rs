@@ -167,7 +167,7 @@ fn details(letter: &DeadLetter) -> String {
         format!("{} by {}", time(at), one_line(who))
     });
     format!(
-        "{:12} {}\n{:12} {}\n{:12} {}\n{:12} {}\n{:12} {}{kept}\n{:12} {}\n{:12} {}\n{:12} {}\n\n\
+        "{:12} {}\n{:12} {}\n{:12} {}\n{:12} {}\n{:12} {}\n{:12} {}{kept}\n{:12} {}\n{:12} {}\n{:12} {}\n\n\
          message:\n{}",
         "id",
         letter.id,
@@ -175,6 +175,8 @@ fn details(letter: &DeadLetter) -> String {
         letter.message_id,
         "source",
         one_line(&letter.source),
+        "sender",
+        or_dash(letter.sender.as_deref().map(one_line)),
         "reason",
         one_line(&letter.reason),
         "bytes",
@@ -254,6 +256,7 @@ mod tests {
             received_at: DateTime::UNIX_EPOCH,
             requeued_at: None,
             requeued_by: None,
+            sender: Some("client-shop".to_owned()),
             body: Some("{}".to_owned()),
         }
     }
@@ -269,6 +272,7 @@ mod tests {
         }
         let text = details(&letter);
         assert!(text.contains("5000 (only the beginning is kept)"), "{text}");
+        assert!(text.contains("sender       client-shop\n"), "{text}");
         assert!(text.ends_with("\nmessage:\n{}"), "{text}");
         letter.requeued_at = Some(now);
         letter.requeued_by = Some("ann".to_owned());

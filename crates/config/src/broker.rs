@@ -25,6 +25,8 @@ pub struct BrokerSettings {
     pub require_user_id: Option<bool>,
     /// Users of the broker who may say for whom something is.
     pub impersonators: Vec<String>,
+    /// Users of the broker whose messages owners of partitions take; all of them when it is empty.
+    pub parts: Vec<String>,
     /// Whether exchanges and queues that stay are declared or only looked for.
     pub topology: BrokerTopology,
     /// The type of the durable queues.

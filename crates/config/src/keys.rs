@@ -128,6 +128,7 @@ pub(crate) const KEYS: &[Key] = &[
     optional("broker.tls.key_file", Kind::File),
     optional("broker.require_user_id", Kind::Switch),
     key("broker.impersonators", Kind::Users),
+    key("broker.parts", Kind::Users),
     key("broker.topology", Kind::Choice(&["apply", "passive"])),
     key("broker.queue_type", Kind::Choice(&["quorum", "classic"])),
     seconds("broker.heartbeat_seconds", 1, 600),

@@ -9,6 +9,10 @@ pub enum Refusal {
     /// What is kept for its topic is at its bound, or the broker cannot keep it right now.
     #[error("its topic has no room")]
     Full,
+    /// Whoever publishes lacks the right, as these words say. It was not taken, and may be once the right is
+    /// given.
+    #[error("it may not be published: {0}")]
+    Forbidden(String),
     /// It is larger than this bus carries.
     #[error("it has {bytes} bytes; at most {max} are allowed")]
     TooLarge {
@@ -24,7 +28,7 @@ pub enum Refusal {
 
 impl Refusal {
     /// Whether the same message will be refused for ever: publishing it again is of no use. The
-    /// others end when somebody subscribes, or when there is room again.
+    /// others end when somebody subscribes, when there is room again, or when a right is given.
     pub fn is_final(&self) -> bool {
         matches!(self, Self::TooLarge { .. } | Self::Invalid(_))
     }

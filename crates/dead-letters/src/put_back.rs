@@ -110,6 +110,7 @@ mod tests {
             received_at: DateTime::<Utc>::UNIX_EPOCH,
             requeued_at: None,
             requeued_by: None,
+            sender: None,
         }
     }
 

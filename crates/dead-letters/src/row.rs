@@ -1,7 +1,9 @@
 //! What is kept of a dead letter: pure.
 
 use attune_bus::Delivery;
-use attune_bus::port::{BROKERS_QUEUE, BROKERS_REASON, DEAD_LETTER_REASON, DEAD_LETTER_TOPIC};
+use attune_bus::port::{
+    BROKERS_QUEUE, BROKERS_REASON, DEAD_LETTER_REASON, DEAD_LETTER_TOPIC, SENDER,
+};
 use attune_core::RequestId;
 use attune_messages::Envelope;
 use attune_store::NewDeadLetter;
@@ -26,6 +28,7 @@ pub fn row(delivery: &Delivery, max_message_bytes: usize) -> NewDeadLetter {
         source: text(source(delivery)),
         body: body[..kept].to_vec(),
         bytes: body.len() as u64,
+        sender: sender(delivery).map(text),
     }
 }
 
@@ -51,6 +54,15 @@ fn reason(delivery: &Delivery) -> String {
     }
     let reason = header(delivery, DEAD_LETTER_REASON);
     reason.unwrap_or("it does not say why").to_owned()
+}
+
+/// Who had sent it. What the broker moves here is the message as it was, with its user; a letter that Attune
+/// makes is Attune's own, and names the user in a header.
+fn sender(delivery: &Delivery) -> Option<String> {
+    if header(delivery, BROKERS_REASON).is_some() {
+        return delivery.user_id.clone();
+    }
+    header(delivery, SENDER).map(str::to_owned)
 }
 
 /// The routing key under which it arrived where it could not be used.
@@ -168,6 +180,21 @@ mod tests {
         assert!(kept.reason.ends_with("delivery_limit"), "{}", kept.reason);
         let bare = row(&delivery("", &[]), MAX);
         assert_eq!(bare.source, "unknown");
+    }
+
+    #[test]
+    fn the_sender_is_whom_the_broker_vouches_for() {
+        let own = [(SENDER, "shop"), (DEAD_LETTER_REASON, "no such action")];
+        let mut made_by_us = delivery("", &own);
+        made_by_us.user_id = Some("attune-executor".to_owned());
+        assert_eq!(row(&made_by_us, MAX).sender.as_deref(), Some("shop"));
+        // The broker moves what it was sent: the header is the sender's own.
+        let moved = [(SENDER, "somebody-else"), (BROKERS_REASON, "maxlen")];
+        let mut moved = delivery("", &moved);
+        assert_eq!(row(&moved, MAX).sender, None);
+        moved.user_id = Some("shop".to_owned());
+        assert_eq!(row(&moved, MAX).sender.as_deref(), Some("shop"));
+        assert_eq!(row(&delivery("", &[]), MAX).sender, None);
     }
 
     #[test]

@@ -262,6 +262,8 @@ fn letter(letter: &Letter, secrets: &Keyring) -> store::NewDeadLetter {
         source: Topic::Enforcements.routing_key(),
         bytes: body.len() as u64,
         body: secrets.seal_message(body),
+        // Where the broker vouches for users, the submission names it as `requested_by`.
+        sender: None,
     }
 }
 

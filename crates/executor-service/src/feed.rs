@@ -107,9 +107,9 @@ impl Feed {
                 delivery.reply_to = None;
                 self.counters.add(Counter::NotAnswered, 1);
             }
-            let decoded = match self.senders.judge(delivery.user_id.as_deref()) {
-                Ok(_) => decode(&topic, &delivery, self.max_message_bytes),
-                Err(missing) => Err(Unusable::Poison(missing.to_owned())),
+            let decoded = match self.senders.judge_part(delivery.user_id.as_deref()) {
+                Ok(()) => decode(&topic, &delivery, self.max_message_bytes),
+                Err(why) => Err(Unusable::Poison(why)),
             };
             let (message_id, work) = match decoded {
                 Ok(understood) => understood,

@@ -135,8 +135,10 @@ impl Publisher {
             let _piece = under_way.begin();
             match bus.publish(messages).await {
                 Ok(()) => {}
-                // What is refused would be refused again; of events it is counted that it is lost.
-                Err(PublishError::Refused(_)) if !is_events => {}
+                // What is refused would be refused again, and the bus tells whom it does not let publish. Of
+                // events it is counted that they are lost.
+                Err(PublishError::Refused(_)) if is_events => lost(),
+                Err(PublishError::Refused(_)) => {}
                 Err(error) => {
                     tracing::warn!(%error, "answers, snapshots or events may be lost");
                     lost();

@@ -41,7 +41,10 @@ impl Topics {
                 message_id: None,
                 reply_to: None,
                 redelivered: false,
-                user_id: None,
+                // Of the header it is known where it comes from.
+                user_id: headers
+                    .iter()
+                    .find_map(|(name, user)| (name == SENDER).then(|| user.clone())),
                 headers,
             };
             let mut letter = letter(&self.source, &from, body, &reason);

@@ -11,6 +11,8 @@ pub struct Senders {
     pub own: Option<String>,
     /// Users who may speak for others.
     pub impersonators: BTreeSet<String>,
+    /// Users of parts of the system, which may write to owners of partitions; empty for everybody.
+    pub parts: BTreeSet<String>,
 }
 
 /// Who has sent a message.
@@ -30,6 +32,26 @@ impl Senders {
     /// The words for a message that the broker vouches for nobody in, and the way out.
     pub const MISSING: &'static str = "the message has no `user_id`, and broker.require_user_id asks for one: \
          publish it with the property `user_id`, which is the name of your own user on the broker";
+
+    /// Judges the user of a message to an owner of partitions. The broker alone does not keep others out:
+    /// before RabbitMQ 4, who may publish by one key of an exchange reaches all of its queues by the headers `CC`
+    /// and `BCC`.
+    ///
+    /// # Errors
+    /// Words, when it is none that may write there.
+    pub fn judge_part(&self, user: Option<&str>) -> Result<(), String> {
+        let sender = self.judge(user).map_err(str::to_owned)?;
+        let is_part = |user: &str| self.parts.is_empty() || self.parts.contains(user);
+        match (sender, user) {
+            (Sender::Oneself, _) => Ok(()),
+            (_, Some(user)) if is_part(user) => Ok(()),
+            (_, None) if self.parts.is_empty() => Ok(()),
+            (_, user) => Err(format!(
+                "it was sent to the owner of a partition by `{}`, who is none of broker.parts",
+                user.unwrap_or("nobody the broker vouches for")
+            )),
+        }
+    }
 
     /// Judges the user that the broker vouches for.
     ///
@@ -56,6 +78,7 @@ mod tests {
             required: true,
             own: Some("attune-listener".to_owned()),
             impersonators: BTreeSet::from(["rules".to_owned()]),
+            parts: BTreeSet::new(),
         };
         let rules = senders.judge(Some("rules"));
         assert_eq!(rules, Ok(Sender::Impersonator("rules")));
@@ -66,5 +89,28 @@ mod tests {
         assert_eq!(Senders::default().judge(None), Ok(Sender::Unknown));
         let user = Senders::default().judge(Some("eve"));
         assert_eq!(user, Ok(Sender::User("eve")));
+    }
+
+    #[test]
+    fn only_parts_write_to_owners_where_they_are_listed() {
+        let mut senders = Senders {
+            required: true,
+            own: Some("attune-executor".to_owned()),
+            impersonators: BTreeSet::from(["rules".to_owned()]),
+            parts: BTreeSet::new(),
+        };
+        assert_eq!(senders.judge_part(Some("eve")), Ok(()));
+        assert!(senders.judge_part(None).is_err());
+        senders.parts.insert("attune-api".to_owned());
+        for user in ["attune-api", "attune-executor"] {
+            assert_eq!(senders.judge_part(Some(user)), Ok(()));
+        }
+        for user in ["eve", "rules"] {
+            let why = senders.judge_part(Some(user)).unwrap_err();
+            assert!(why.contains(user) && why.contains("broker.parts"), "{why}");
+        }
+        senders.required = false;
+        assert!(senders.judge_part(None).is_err());
+        assert_eq!(Senders::default().judge_part(None), Ok(()));
     }
 }

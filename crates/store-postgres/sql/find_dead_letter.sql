@@ -1,3 +1,3 @@
 SELECT id, message_id, reason, source, bytes, truncated, arrivals, received_at, requeued_at,
-       requeued_by, body
+       requeued_by, sender, body
 FROM attune.dead_letter WHERE id = $1::bigint

@@ -1,6 +1,6 @@
 -- Without the bodies. Along the primary key: the upkeep keeps the table small.
 SELECT id, message_id, reason, source, bytes, truncated, arrivals, received_at, requeued_at,
-       requeued_by
+       requeued_by, sender
 FROM attune.dead_letter
 WHERE id < $1::bigint
   AND ($2::text IS NULL OR source = $2::text)

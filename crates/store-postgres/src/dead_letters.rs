@@ -174,6 +174,7 @@ pub(crate) fn parameters(letters: &[NewDeadLetter]) -> Result<PgArguments, Store
     binds.column(rows(), |letter| text::text(&letter.source));
     binds.column(rows(), |letter| letter.body.as_slice());
     binds.column(rows(), |letter| counter(letter.bytes));
+    binds.column(rows(), |letter| text::optional(letter.sender.as_ref()));
     binds.finish()
 }
 
@@ -190,5 +191,6 @@ fn letter(row: &PgRow) -> Result<DeadLetter, Failure> {
         received_at: time::time(row, "received_at")?,
         requeued_at: time::optional(row, "requeued_at")?,
         requeued_by: row.try_get("requeued_by")?,
+        sender: row.try_get("sender")?,
     })
 }

@@ -36,8 +36,8 @@ enum At {
     Server {
         address: Arc<str>,
         said: String,
-        /// For want of a right.
-        forbidden: bool,
+        /// A lock was not free in time.
+        locked: bool,
     },
     #[error("PostgreSQL at {address}")]
     Driver {
@@ -112,7 +112,7 @@ impl Failure {
             Some(said) => At::Server {
                 address,
                 said: said.message().to_owned(),
-                forbidden: said.code().as_deref() == Some("42501"),
+                locked: said.code().as_deref() == Some("55P03"),
             },
             None => At::Driver {
                 address,
@@ -125,16 +125,7 @@ impl Failure {
 /// Whether the server has refused a statement because the login lacks a right.
 #[must_use]
 pub fn is_forbidden(error: &StoreError) -> bool {
-    let StoreError::Statement(source) = error else {
-        return false;
-    };
-    matches!(
-        source.downcast_ref::<At>(),
-        Some(At::Server {
-            forbidden: true,
-            ..
-        })
-    )
+    matches!(error, StoreError::Forbidden(_))
 }
 
 /// What a failure means to a program that has not connected yet. A password or a name that is
@@ -145,6 +136,17 @@ pub(crate) fn of_connecting(error: sqlx::Error, address: &Arc<str>) -> StoreErro
         StoreError::Refused(source) if is_setting => StoreError::Statement(source),
         other => other,
     }
+}
+
+/// Whether a lock was not free in time. Nothing was written.
+pub(crate) fn is_locked(error: &StoreError) -> bool {
+    let StoreError::Refused(source) = error else {
+        return false;
+    };
+    matches!(
+        source.downcast_ref::<At>(),
+        Some(At::Server { locked: true, .. })
+    )
 }
 
 /// The function of the server that says it.
@@ -204,6 +206,7 @@ fn kind_of_code(code: &str) -> Kind {
         // statement_timeout; lock_timeout; a standby that is not promoted yet; a database that
         // takes no connections, or is not there.
         "57014" | "55P03" | "25006" | "55000" | "3D000" => StoreError::Refused,
+        "42501" => StoreError::Forbidden,
         _ => match code.get(..2).unwrap_or_default() {
             // Connections; operators, who end sessions and stop servers.
             "08" | "57" => StoreError::Unavailable,
@@ -237,7 +240,10 @@ mod tests {
             assert!(matches!(error, StoreError::Refused(_)), "{code}");
             assert!(error.is_transient() && error.wrote_nothing(), "{code}");
         }
-        for code in ["23505", "22021", "42601", "42501", "42703", ""] {
+        let error = kind("42501");
+        assert!(matches!(error, StoreError::Forbidden(_)));
+        assert!(!error.is_transient() && error.wrote_nothing());
+        for code in ["23505", "22021", "42601", "42703", ""] {
             let error = kind(code);
             assert!(matches!(error, StoreError::Statement(_)), "{code}");
             assert!(!error.is_transient() && error.wrote_nothing(), "{code}");

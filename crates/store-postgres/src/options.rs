@@ -7,6 +7,9 @@ use std::time::Duration;
 use attune_store::DeadLetterRetention;
 use sqlx::postgres::{PgConnectOptions, PgSslMode};
 
+/// How often what `attune migrate` does is begun again when it meets a lock.
+pub const MIGRATE_TRIES: u32 = 20;
+
 /// How to reach the server, and how many connections to hold.
 #[derive(Clone)]
 pub struct PostgresOptions {
@@ -50,7 +53,7 @@ impl PostgresOptions {
             acquire_timeout: Duration::from_secs(5),
             statement_timeout: Duration::from_secs(30),
             migrate_statement_timeout: Duration::from_secs(3600),
-            migrate_tries: 20,
+            migrate_tries: MIGRATE_TRIES,
             letters: DeadLetterRetention::USUAL,
             broker_user: None,
         }

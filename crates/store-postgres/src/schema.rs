@@ -8,7 +8,7 @@ use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::postgres::{PgPool, PgPoolOptions};
 
 use crate::db::Db;
-use crate::failure::{Failure, of_migration};
+use crate::failure::{Failure, is_locked, of_migration};
 use crate::sessions::{LOCK_TIMEOUT, Purpose};
 use crate::sql;
 use crate::survey::SchemaSurvey;
@@ -197,6 +197,11 @@ fn migrations() -> Vec<Migration> {
             "additive_audit_origin",
             include_str!("../../../migrations/postgres/0040_additive_audit_origin.sql"),
         ),
+        (
+            42,
+            "additive_letter_sender",
+            include_str!("../../../migrations/postgres/0042_additive_letter_sender.sql"),
+        ),
     ];
     all.into_iter()
         .chain(cfg!(attune_next).then_some(NEXT))
@@ -235,17 +240,7 @@ impl Db {
                 let migrated = migrate(&pool).await;
                 pool.close().await;
                 match migrated {
-                    Err(failure) if failure.is_locked() && tried < tries => {
-                        let pause = PAUSE.saturating_mul(tried).min(LONGEST_PAUSE);
-                        tracing::warn!(
-                            tried,
-                            "a migration waits for somebody who holds a table, or for another `attune migrate`; \
-                             it is begun again in {} s",
-                            pause.as_secs()
-                        );
-                        tokio::time::sleep(pause).await;
-                    }
-                    Err(failure) if failure.is_locked() => return Err(locked(tried)),
+                    Err(failure) if failure.is_locked() => let_others_pass(tried, tries).await?,
                     migrated => return migrated,
                 }
             }
@@ -260,6 +255,47 @@ impl Db {
         self.run(Purpose::General, async move { check(&pool).await })
             .await
     }
+}
+
+/// Carries out a step of `attune migrate`, which may be repeated, and begins it again when it meets a lock, as a
+/// migration is. A store that has no such locks ends it at once, one way or the other.
+///
+/// # Errors
+/// Those of the step; [`StoreError::Schema`] with the way out when it has met a lock `tries` times.
+pub async fn through_locks<T, Step>(
+    tries: u32,
+    mut step: impl FnMut() -> Step,
+) -> Result<T, StoreError>
+where
+    Step: Future<Output = Result<T, StoreError>>,
+{
+    let mut tried = 1;
+    loop {
+        match step().await {
+            Err(error) if is_locked(&error) => {
+                let passed = let_others_pass(tried, tries).await;
+                passed.map_err(|failure| failure.at(&"".into()))?;
+            }
+            done => return done,
+        }
+        tried += 1;
+    }
+}
+
+/// Waits before the next try, so that whoever waited behind the last one passes.
+async fn let_others_pass(tried: u32, tries: u32) -> Result<(), Failure> {
+    if tried >= tries {
+        return Err(locked(tried));
+    }
+    let pause = PAUSE.saturating_mul(tried).min(LONGEST_PAUSE);
+    tracing::warn!(
+        tried,
+        "a migration waits for somebody who holds a table, or for another `attune migrate`; \
+         it is begun again in {} s",
+        pause.as_secs()
+    );
+    tokio::time::sleep(pause).await;
+    Ok(())
 }
 
 /// Why a migration is given up that meets a lock again and again.

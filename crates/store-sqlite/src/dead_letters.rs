@@ -144,6 +144,7 @@ pub(crate) async fn add(
             .bind(letter.source)
             .bind(letter.body)
             .bind(count(letter.bytes))
+            .bind(letter.sender)
             .execute(&mut *connection)
             .await?;
     }
@@ -212,5 +213,6 @@ fn letter(row: &SqliteRow) -> Result<DeadLetter, sqlx::Error> {
         received_at: time(row.try_get("received_at")?)?,
         requeued_at: optional_time(row, "requeued_at")?,
         requeued_by: row.try_get("requeued_by")?,
+        sender: row.try_get("sender")?,
     })
 }

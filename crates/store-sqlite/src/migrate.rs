@@ -157,6 +157,11 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
         "additive_audit_origin",
         include_str!("../../../migrations/sqlite/0035_additive_audit_origin.sql"),
     ),
+    (
+        37,
+        "additive_letter_sender",
+        include_str!("../../../migrations/sqlite/0037_additive_letter_sender.sql"),
+    ),
 ];
 
 fn migrator() -> Migrator {

@@ -25,6 +25,8 @@ pub struct NewDeadLetter {
     pub body: Vec<u8>,
     /// How long the message was; more than `body` holds when it was cut.
     pub bytes: u64,
+    /// Who had sent it: the user of the broker, as far as it vouches for one.
+    pub sender: Option<String>,
 }
 
 /// A message as it is kept, without its body.
@@ -50,6 +52,9 @@ pub struct DeadLetter {
     pub requeued_at: Option<DateTime<Utc>>,
     /// Who put it back.
     pub requeued_by: Option<String>,
+    /// Who had sent it, the last time it came: the user of the broker, as far as it vouches for one.
+    #[serde(default)]
+    pub sender: Option<String>,
 }
 
 /// Which letters to list; an empty filter is all.
@@ -235,6 +240,7 @@ mod tests {
             source: String::new(),
             body: vec![0; bytes - 512],
             bytes: 0,
+            sender: None,
         }]
     }
 

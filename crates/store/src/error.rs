@@ -21,6 +21,10 @@ pub enum StoreError {
     /// What was asked conflicts with what is stored; trying again does not help.
     #[error("{0}")]
     Conflict(String),
+    /// The login lacks a right, which the source names. Nothing was written; trying again helps once
+    /// somebody has given the right.
+    #[error("the store refuses for want of a right")]
+    Forbidden(#[source] Source),
     /// The statement itself failed; trying again does not help.
     #[error("the store refused a statement")]
     Statement(#[source] Source),

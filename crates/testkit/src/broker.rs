@@ -120,6 +120,22 @@ impl Broker {
         Ok(url.into())
     }
 
+    /// Gives a user other keys by which it may publish to an exchange and bind to it.
+    ///
+    /// # Errors
+    /// When the broker refuses, or the tests were given no virtual host of their own.
+    pub async fn may_publish(&self, user: &str, keys: &Value) -> anyhow::Result<()> {
+        let vhost = self.vhost.as_ref();
+        let vhost = vhost.context("rights need ATTUNE_TEST_AMQP_ADMIN_URL")?;
+        let at = vhost.replace("/api/vhosts/", "/api/topic-permissions/");
+        ask(
+            reqwest::Method::PUT,
+            &format!("{at}/{user}"),
+            keys.to_string(),
+        )
+        .await
+    }
+
     /// Takes away what waits in a queue, as a broker does that ends with it, and says how many messages
     /// that were.
     ///

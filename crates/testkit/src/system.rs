@@ -100,11 +100,15 @@ impl System {
                 let operator = launch(&setup, "operator", folder.path())?;
                 let (broker, database) = (&servers.broker, &servers.database);
                 setup.accounts = Accounts::make(&operator, broker, database).await?;
-                let api = setup.accounts.user("attune-api");
+                let [api, listener, executor] =
+                    ["attune-api", "attune-listener", "attune-executor"]
+                        .map(|part| setup.accounts.user(part));
+                let parts = format!("{api}, {listener}, {executor}");
                 for (key, value) in [
                     ("broker.topology", "passive"),
                     ("broker.require_user_id", "true"),
                     ("broker.impersonators", &api),
+                    ("broker.parts", &parts),
                 ] {
                     setup = setup.set(key, value);
                 }

@@ -36,6 +36,8 @@ attune_runtime::counters! {
         abandoned: Counter = "worker.runs.abandoned.total",
         /// How often it could start nothing (no room, no processes) and took no more.
         stuck_total: Counter = "worker.stuck.total",
+        /// Executions that it gave back because it lacks the key with which their parameters are sealed.
+        keyless: Counter = "worker.keyless.total",
         /// Whether it can start nothing right now.
         stuck: Gauge = "worker.stuck",
         /// Slots that are taken right now.

@@ -68,10 +68,13 @@ impl Finished {
         Some((ended.checked_sub_signed(ran?)?, ended))
     }
 
-    /// Whether it was never begun and its slot is to be given back: while its worker's life is not
-    /// over, only this worker can say so.
-    pub(crate) fn is_given_back(&self) -> bool {
-        matches!(self.ended, Ended::GivenBack) && !self.run.life.is_over()
+    /// Why it is to be given back, if it was never begun: while its worker's life is not over, only this
+    /// worker can say so.
+    pub(crate) fn given_back(&self) -> Option<&'static str> {
+        match self.ended {
+            Ended::GivenBack(why) if !self.run.life.is_over() => Some(why),
+            _ => None,
+        }
     }
 
     /// What is reported of it: nothing when it was killed, or when its worker's life is over, so
@@ -312,6 +315,7 @@ mod tests {
     use std::time::Duration;
 
     use attune_core::{Attempt, Builtin, ExecutionId, Resources, Run};
+    use attune_runtime::Counter;
 
     use super::*;
     use crate::clock::BootInstant;
@@ -336,7 +340,10 @@ mod tests {
 
     fn runs() -> Runs {
         let guard = Guard::start(Vec::new());
-        Runs::new(Runner::new(&WorkerOptions::default(), guard), None)
+        Runs::new(
+            Runner::new(&WorkerOptions::default(), guard, Counter::default()),
+            None,
+        )
     }
 
     fn life(trusted: Duration) -> Arc<Life> {

@@ -108,7 +108,10 @@ impl Worker {
             shutdown: shutdown.child_token(),
             outbox,
             reporter: tokio::spawn(reporter.run()),
-            runs: Runs::new(Runner::new(&options, Arc::clone(&guard)), recorder),
+            runs: Runs::new(
+                Runner::new(&options, Arc::clone(&guard), counters.keyless.clone()),
+                recorder,
+            ),
             guard,
             began: Instant::now(),
             entries: Entries::new(options.slots),

@@ -134,6 +134,7 @@ fn view(letter: attune_store::DeadLetter, body: Option<String>) -> DeadLetter {
         received_at: letter.received_at,
         requeued_at: letter.requeued_at,
         requeued_by: letter.requeued_by,
+        sender: letter.sender,
         body,
     }
 }
@@ -283,10 +284,12 @@ async fn publish(app: &App, message: Outgoing) -> Result<(), ApiError> {
         return Ok(());
     };
     Err(match error.refusal_of(message_id) {
-        Some(refusal @ (Refusal::Unroutable | Refusal::Full)) => ApiError::unavailable(
-            "OVERLOADED",
-            format!("where it came from takes nothing now: {refusal}; nothing was done"),
-        ),
+        Some(refusal @ (Refusal::Unroutable | Refusal::Full | Refusal::Forbidden(_))) => {
+            ApiError::unavailable(
+                "OVERLOADED",
+                format!("where it came from takes nothing now: {refusal}; nothing was done"),
+            )
+        }
         Some(refusal) => ApiError::field("id", format!("it cannot be sent: {refusal}")),
         None => unconfirmed(&error),
     })

@@ -97,6 +97,7 @@ pub(crate) fn keep(api: &Api, source: &str, body: impl Into<Vec<u8>>) -> i64 {
             received_at: DateTime::UNIX_EPOCH,
             requeued_at: None,
             requeued_by: None,
+            sender: Some("shop".to_owned()),
         };
         state.letters.push((letter, body));
         id

@@ -139,6 +139,11 @@ async fn runs_with_its_own(system: &System) -> anyhow::Result<()> {
     ended.await?;
     let letter = "it names `alice`";
     until_letter(system, letter).await?;
+    let letters = api.get("/api/v1/dead-letters").await?.expect(200)?;
+    ensure!(
+        letters["dead_letters"][0]["sender"] == *shop.user,
+        "{letters}"
+    );
     let named = api
         .get("/api/v1/executions?user=alice")
         .await?
@@ -242,7 +247,28 @@ async fn must_not(system: &System) -> anyhow::Result<()> {
         shop.reads("attune.reply.other").await,
     )?;
     forged_ends(system, &worker).await?;
+    other_keys_lead_to_no_owner(system, &worker).await?;
     answers_go_nowhere_else(system).await
+}
+
+/// Brokers before RabbitMQ 4 look at the key of a message alone, and not at those in its headers: the owner does
+/// not take what comes that way.
+async fn other_keys_lead_to_no_owner(system: &System, worker: &Client) -> anyhow::Result<()> {
+    let mut headers = FieldTable::default();
+    let key = lapin::types::AMQPValue::LongString("partition.00.control".into());
+    let keys = lapin::types::FieldArray::from(vec![key]);
+    headers.insert("CC".into(), lapin::types::AMQPValue::FieldArray(keys));
+    let named = BasicProperties::default()
+        .with_user_id(worker.user.as_str().into())
+        .with_headers(headers);
+    let end = envelope("execution.completed", 1, &json!({}));
+    match worker
+        .says_as(named, "attune.executions", "execution.completed", end)
+        .await
+    {
+        Ok(()) => until_letter(system, "none of broker.parts").await,
+        newer => refused("reach an owner by another key", newer),
+    }
 }
 
 /// An end that somebody else reports than whoever runs it changes nothing, whatever it says.

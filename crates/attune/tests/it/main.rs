@@ -34,6 +34,7 @@ mod guards;
 mod histories;
 mod identities;
 mod keys;
+mod lacking;
 mod lasting;
 mod late_servers;
 mod leases;

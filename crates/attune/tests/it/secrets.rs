@@ -72,7 +72,7 @@ async fn with(wiring: Wiring, has_key: bool) -> anyhow::Result<()> {
     .await
 }
 
-fn private(path: &Path, text: &str) -> anyhow::Result<()> {
+pub(crate) fn private(path: &Path, text: &str) -> anyhow::Result<()> {
     std::fs::write(path, text)?;
     Ok(std::fs::set_permissions(
         path,
@@ -80,7 +80,7 @@ fn private(path: &Path, text: &str) -> anyhow::Result<()> {
     )?)
 }
 
-async fn new_key() -> anyhow::Result<String> {
+pub(crate) async fn new_key() -> anyhow::Result<String> {
     let mut command = tokio::process::Command::new(env!("CARGO_BIN_EXE_attune"));
     let output = command.args(["secrets", "new-key"]).output().await?;
     ensure!(output.status.success(), "{output:?}");

@@ -6,6 +6,7 @@ mod conformance;
 mod dead_letters;
 mod direct;
 mod faults;
+mod forbidden;
 mod illegible;
 mod refusals;
 mod removal;

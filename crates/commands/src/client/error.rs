@@ -22,6 +22,10 @@ pub enum ClientError {
     /// have. Trying again later is right.
     #[error("partition {0} takes no commands now: no executor has started, or it is full")]
     Unroutable(PartitionId),
+    /// The bus does not let this process send commands to the partition, for this reason. Nothing was sent;
+    /// trying again helps once somebody has given the right.
+    #[error("the command may not be sent: {0}")]
+    Forbidden(String),
     /// This client has as many commands without an answer as it may. Nothing was sent.
     #[error("{max_in_flight} commands wait for an answer; try again in {retry_after_seconds} s")]
     Overloaded {

@@ -3,7 +3,7 @@
 use crate::sync::Arc;
 use std::time::Duration;
 
-use attune_core::Reject;
+use attune_core::{Refusal, Reject};
 use attune_messages::v1::{Accepted, AnswerOutcome};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -112,6 +112,9 @@ fn result(waiter: &Waiter, outcome: Option<Outcome>) -> Result<Accepted, ClientE
         Some(Outcome::Refused(why)) if why.is_final() => {
             let reject = Reject::field("parameters", format!("the command is refused: {why}"));
             return Err(ClientError::Rejected(reject));
+        }
+        Some(Outcome::Refused(Refusal::Forbidden(why))) => {
+            return Err(ClientError::Forbidden(why));
         }
         Some(Outcome::Refused(_)) => return Err(ClientError::Unroutable(waiter.partition())),
         Some(Outcome::Unknown(reason)) => reason,

@@ -506,8 +506,9 @@ impl Owner {
         let why = match refusal {
             // A queue that the life has left may be full beside the one that it reads, which has taken it.
             Refusal::Full => return,
-            // Nobody received it, and it is in no queue: what it granted never left.
-            Refusal::Unroutable => {
+            // Nobody received it, and it is in no queue: what it granted never left. Where this executor may
+            // not tell the life at all another pool, or another executor later, can have it.
+            Refusal::Unroutable | Refusal::Forbidden(_) => {
                 if let Some(link) = self.links.links.get_mut(&worker) {
                     link.is_cut_off = !link.has_greeted;
                 }

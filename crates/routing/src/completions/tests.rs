@@ -142,6 +142,7 @@ fn an_end_says_who_has_reported_it_and_not_who_it_says() {
         required: true,
         own: Some("attune-listener".to_owned()),
         impersonators: ["attune-api".to_owned()].into(),
+        ..Senders::default()
     };
     let rules = Completions {
         partitions: 4,

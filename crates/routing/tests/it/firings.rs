@@ -248,6 +248,7 @@ fn a_client_names_nobody_but_itself() {
         required: true,
         own: Some("attune-executor".to_owned()),
         impersonators: ["rules".to_owned()].into(),
+        ..Senders::default()
     };
     let rules = Firings {
         partitions: PARTITIONS,

@@ -17,6 +17,7 @@ pub(crate) const NOBODY: Senders = Senders {
     required: false,
     own: None,
     impersonators: BTreeSet::new(),
+    parts: BTreeSet::new(),
 };
 /// The cluster's partitions.
 pub(crate) const PARTITIONS: u16 = 4;

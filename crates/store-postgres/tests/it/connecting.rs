@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use attune_store::{Batch, PartitionStore as _, Store as _, StoreError};
-use attune_store_postgres::{PostgresOptions, PostgresStore};
+use attune_store_postgres::{PostgresOptions, PostgresStore, through_locks};
 use rustix::net::{getpeername, sockopt};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 use sqlx::AssertSqlSafe;
@@ -210,12 +210,47 @@ async fn a_migration_waits_for_a_lock_no_longer_than_others_can_bear() {
     .await;
 }
 
+/// The other steps of a migration do as the migrations do.
+#[tokio::test]
+async fn a_step_of_a_migration_waits_for_a_lock_as_the_migrations_do() {
+    on_fresh_db(|db| async move {
+        let mut holder = db.sql.begin().await.unwrap();
+        sqlx::raw_sql("LOCK TABLE attune.audit_retention IN ACCESS EXCLUSIVE MODE")
+            .execute(&mut *holder)
+            .await
+            .unwrap();
+        let refused = through_locks(1, || db.store.keep_audit_for(77));
+        let refused = refused.await.unwrap_err().to_string();
+        assert!(refused.contains("has met a lock 1 times"), "{refused}");
+        let (step, ()) = tokio::join!(through_locks(3, || db.store.keep_audit_for(77)), async {
+            until_waits_for_a_lock(&db).await;
+            // Longer than a statement waits for a lock.
+            until_waits_for_none(&db).await;
+            holder.rollback().await.unwrap();
+        });
+        step.unwrap();
+        let kept = "SELECT days::bigint FROM attune.audit_retention";
+        assert_eq!(db.count(kept).await, 77);
+    })
+    .await;
+}
+
+/// Waits until nobody waits for a table any more.
+async fn until_waits_for_none(db: &TestDb) {
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while db.count(WAITS).await > 0 {
+        assert!(std::time::Instant::now() < deadline, "it waits for ever");
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await; // poll
+    }
+}
+
+const WAITS: &str = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'relation'
+     AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
+
 /// Waits until somebody waits for a table.
 async fn until_waits_for_a_lock(db: &TestDb) {
-    let waits = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'relation'
-                 AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
-    while db.count(waits).await == 0 {
+    while db.count(WAITS).await == 0 {
         assert!(std::time::Instant::now() < deadline, "nobody waits");
         tokio::time::sleep(std::time::Duration::from_millis(10)).await; // poll
     }

@@ -19,6 +19,7 @@ fn batch() -> (Vec<NewDeadLetter>, u64) {
         source: "partition.03.commands".to_owned(),
         body: vec![b'x'; 1_024],
         bytes: 1_024,
+        sender: None,
     });
     (letters.collect(), 10 * (1_024 + LETTER_OVERHEAD))
 }

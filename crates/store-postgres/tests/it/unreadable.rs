@@ -60,6 +60,7 @@ async fn no_time_of_any_table_stops_a_read() {
             source: "partition.03.commands".to_owned(),
             body: b"x".to_vec(),
             bytes: 1,
+            sender: None,
         };
         let entry = NewAudit {
             request_id: RequestId::fresh(),

@@ -338,6 +338,7 @@ async fn nothing_is_removed_while_the_clocks_differ() {
             source: "execution.completed".to_owned(),
             body: "{}".into(),
             bytes: 2,
+            sender: None,
         };
         db.store.add_dead_letters(&[letter]).await.unwrap();
         let left = || async {

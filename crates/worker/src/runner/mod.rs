@@ -7,6 +7,7 @@
 mod capture;
 mod fetch;
 mod http;
+mod keyless;
 mod limits;
 mod process;
 mod program;
@@ -24,6 +25,7 @@ use std::time::Duration;
 
 use attune_core::{Builtin, Outcome, Run, Status, WorkerId};
 use attune_messages::v2::Grant;
+use attune_runtime::Counter;
 use attune_secrets::Secrets;
 use serde::Deserialize;
 use tokio::time::Instant;
@@ -34,9 +36,10 @@ use crate::guard::Guard;
 use crate::options::WorkerOptions;
 use fetch::Fetches;
 use http::Get;
+use keyless::Keyless;
 use limits::Exceeded;
 use program::Programs;
-use vault::Vault;
+use vault::{Missing, Vault};
 
 pub use fetch::run_http;
 pub(crate) use room::{PARAMETERS, Room};
@@ -49,9 +52,15 @@ pub(crate) enum Ended {
     Outcome(Outcome),
     /// Killed because the worker may not go on: nothing is reported.
     Killed,
-    /// It waited for its start for too long: it was never begun, and its slot is given back.
-    GivenBack,
+    /// It was never begun, and its slot is given back, for this reason.
+    GivenBack(&'static str),
 }
+
+/// What owners are told of what waited for its start for too long.
+const STUCK: &str = "it was never begun: its worker could start nothing for too long";
+/// What owners are told of what cannot be opened here.
+const KEYLESS: &str =
+    "it was never begun: its worker lacks the key with which its parameters are sealed";
 
 /// Why a run is ended from outside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -166,15 +175,18 @@ pub(crate) struct Runner {
     programs: Programs,
     fetches: Fetches,
     vault: Vault,
+    keyless: Keyless,
 }
 
 impl Runner {
-    pub(crate) fn new(options: &WorkerOptions, guard: Arc<Guard>) -> Self {
+    /// Counts in `keyless` what it gives back because it lacks a key.
+    pub(crate) fn new(options: &WorkerOptions, guard: Arc<Guard>, keyless: Counter) -> Self {
         let programs = Programs::new(options, guard);
         Self {
             containment: options.containment.clone(),
             fetches: Fetches::new(options, &programs),
             vault: Vault::new(&options.secrets),
+            keyless: Keyless::new(keyless),
             programs,
         }
     }
@@ -182,6 +194,16 @@ impl Runner {
     /// Where runs wait while nothing can be started.
     pub(crate) fn gate(&self) -> &Gate {
         self.programs.gate()
+    }
+
+    /// What was sealed with keys that this worker lacks.
+    pub(crate) fn keyless(&self) -> &Keyless {
+        &self.keyless
+    }
+
+    /// How many runs wait here and have not begun.
+    pub(crate) fn waiting(&self) -> usize {
+        self.gate().waiting() + self.keyless.held()
     }
 
     /// Whether programs can be started, and if not, why.
@@ -202,10 +224,12 @@ impl Runner {
             Run::Builtin(Builtin::Fail) => fail,
             _ => return None,
         };
-        Some(match self.vault.open(request) {
-            Ok((request, secrets)) => secrets.hide_outcome(outcome(&request)),
-            Err(missing) => missing,
-        })
+        match self.vault.open(request) {
+            Ok((request, secrets)) => Some(secrets.hide_outcome(outcome(&request))),
+            Err(Missing::Secret(outcome)) => Some(outcome),
+            // It takes time to give it back.
+            Err(Missing::Key(_)) => None,
+        }
     }
 
     /// Runs to the end, whatever ends it; nothing of the run is left when this returns.
@@ -229,11 +253,27 @@ impl Runner {
         };
         let (request, secrets) = match self.vault.open_all(request).await {
             Ok((request, secrets)) => (request, secrets),
-            Err(missing) => return Ended::Outcome(missing),
+            Err(Missing::Secret(outcome)) => return Ended::Outcome(outcome),
+            Err(Missing::Key(why)) => return self.give_back(request, &why, &bounds).await,
         };
         match self.run_opened((&request, &secrets), bounds).await {
             Ended::Outcome(outcome) => Ended::Outcome(secrets.hide_outcome(outcome)),
             ended => ended,
+        }
+    }
+
+    /// Holds what cannot be opened here for a while, and gives it back as never begun.
+    async fn give_back(&self, request: &Grant, why: &str, bounds: &Bounds) -> Ended {
+        let hold = self.keyless.lacks(&request.action_ref, why, Instant::now());
+        bounds.wait();
+        let _held = self.keyless.hold();
+        tokio::select! {
+            biased;
+            () = bounds.stop.over.cancelled() => Ended::Killed,
+            () = bounds.stop.cancel.cancelled() => {
+                Ended::Outcome(Outcome::cancelled("cancelled before it ran"))
+            }
+            () = tokio::time::sleep(hold) => Ended::GivenBack(KEYLESS),
         }
     }
 

@@ -22,7 +22,7 @@ use super::limits::Limits;
 use super::process::{self, Group, Process};
 use super::room::Room;
 use super::start::{self, Gate, MAX_STARTS, NotStarted, Waited};
-use super::{Bounds, Ended};
+use super::{Bounds, Ended, STUCK};
 use crate::containment::Containment;
 use crate::guard::{Guard, VARIABLE};
 use crate::launch::{Launcher, NotLaunched};
@@ -120,7 +120,7 @@ impl Programs {
                 }
                 waited = self.gate.wait() => match waited {
                     Waited::Opened => bounds.restart(),
-                    Waited::GivenBack => return Ended::GivenBack,
+                    Waited::GivenBack => return Ended::GivenBack(STUCK),
                 },
             }
         };

@@ -80,15 +80,34 @@ async fn without_its_secrets_a_run_does_not_begin_and_says_what_to_do() {
     let argv = ["/bin/true"].map(str::to_owned).to_vec();
     let mut named = request(Run::Program(argv), &json!({}));
     named.env.insert("X".to_owned(), EnvValue::secret("absent"));
-    for (asked, said) in [
-        (echoed, ["`parameters.p`", "`k9`", "secrets.key_file"]),
-        (named, ["`absent`", "`env.X`", "as the credential"]),
-    ] {
-        let outcome = bench.run(asked).await;
-        assert_eq!(outcome.status, Status::Failed);
-        assert_eq!(outcome.code, Some(EndCode::SecretUnavailable));
-        for word in said {
-            assert!(error(&outcome).contains(word), "{outcome:?}");
-        }
+    // Another worker may have the key: it goes back as never begun, whatever runs it.
+    let programs = request(
+        Run::Program(vec!["/bin/true".to_owned()]),
+        &json!({"p": CANARY}),
+    );
+    for asked in [echoed, sealed(programs, &keys)] {
+        let ended = bench.ended(asked, Stop::default()).await;
+        assert!(matches!(ended, Ended::GivenBack(why) if why.contains("lacks the key")));
     }
+    let trouble = bench.keyless().trouble().unwrap();
+    for word in ["`parameters.p`", "`k9`", "secrets.key_file"] {
+        assert!(trouble.contains(word), "{trouble}");
+    }
+    let outcome = bench.run(named).await;
+    assert_eq!(outcome.status, Status::Failed);
+    assert_eq!(outcome.code, Some(EndCode::SecretUnavailable));
+    for word in ["`absent`", "`env.X`", "as the credential"] {
+        assert!(error(&outcome).contains(word), "{outcome:?}");
+    }
+}
+
+/// What was sealed for something else is wrong everywhere.
+#[tokio::test]
+async fn what_no_worker_can_open_fails() {
+    let keys = Keyring::parse(&new_key("k9").unwrap()).unwrap();
+    let bench = bench_with(with_secrets(&keys, std::path::Path::new("/nowhere")));
+    let mut moved = sealed(builtin(Builtin::Echo, json!({"p": CANARY})), &keys);
+    moved.action_ref = "another.action".to_owned();
+    let outcome = bench.run(moved).await;
+    assert_eq!(outcome.code, Some(EndCode::SecretUnavailable));
 }

@@ -195,7 +195,7 @@ impl Gate {
 pub(super) struct Counted<'a>(&'a AtomicUsize);
 
 impl<'a> Counted<'a> {
-    fn new(count: &'a AtomicUsize) -> Self {
+    pub(super) fn new(count: &'a AtomicUsize) -> Self {
         count.fetch_add(1, Ordering::SeqCst);
         Self(count)
     }

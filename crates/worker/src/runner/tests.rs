@@ -8,11 +8,12 @@ use attune_core::{
     ActionId, Attempt, Builtin, ExecutionId, Outcome, Resources, Run, Status, WorkerId,
 };
 use attune_messages::v2::Grant;
+use attune_runtime::Counter;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::time::Instant;
 
-use super::{Began, Ended, Runner, Stop};
+use super::{Began, Ended, Keyless, Runner, Stop};
 use crate::guard::Guard;
 use crate::options::WorkerOptions;
 
@@ -35,7 +36,11 @@ pub(super) fn bench_with(change: impl FnOnce(&mut WorkerOptions)) -> Bench {
     };
     change(&mut options);
     Bench {
-        runner: Arc::new(Runner::new(&options, Guard::start(Vec::new()))),
+        runner: Arc::new(Runner::new(
+            &options,
+            Guard::start(Vec::new()),
+            Counter::default(),
+        )),
         work_dir,
     }
 }
@@ -70,7 +75,7 @@ fn script(text: &str) -> Grant {
 }
 
 impl Bench {
-    async fn ended(&self, request: Grant, stop: Stop) -> Ended {
+    pub(super) async fn ended(&self, request: Grant, stop: Stop) -> Ended {
         let began = Arc::new(Began::now());
         let run = self.runner.run(&request, WorkerId::fresh(), began, stop);
         let ended = tokio::time::timeout(PATIENCE, run)
@@ -80,6 +85,10 @@ impl Bench {
             .map_or(0, |entries| entries.count());
         assert_eq!(left, 0, "the run's folder is still there");
         ended
+    }
+
+    pub(super) fn keyless(&self) -> &Keyless {
+        self.runner.keyless()
     }
 
     pub(super) async fn run(&self, request: Grant) -> Outcome {

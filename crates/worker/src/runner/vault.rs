@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use attune_core::secret::check_secret_name;
 use attune_core::{Builtin, EndCode, EnvValue, Outcome, Run, Status};
 use attune_messages::v2::Grant;
-use attune_secrets::Secrets;
+use attune_secrets::{OpenError, Secrets};
 
 use crate::options::SecretOptions;
 
@@ -16,6 +16,14 @@ const CREDENTIAL: &str = "secret.";
 /// Opens what runs need, just before they begin; nothing of it is kept.
 pub(super) struct Vault {
     options: SecretOptions,
+}
+
+/// Why a run cannot be given its secrets.
+pub(super) enum Missing {
+    /// This worker lacks a key, as these words say; another one may have it.
+    Key(String),
+    /// With this the run ends.
+    Secret(Outcome),
 }
 
 /// A grant as a run needs it, and what may not leave the worker of it.
@@ -31,8 +39,8 @@ impl Vault {
     /// Opens what is sealed in the parameters.
     ///
     /// # Errors
-    /// The outcome of a run whose secrets are not to be had here.
-    pub(super) fn open<'g>(&self, request: &'g Grant) -> Result<Opened<'g>, Outcome> {
+    /// When they are not to be had here.
+    pub(super) fn open<'g>(&self, request: &'g Grant) -> Result<Opened<'g>, Missing> {
         let (request, values) = self.unseal(request)?;
         Ok((request, Secrets::new(values)))
     }
@@ -41,7 +49,7 @@ impl Vault {
     ///
     /// # Errors
     /// As [`open`](Self::open).
-    pub(super) async fn open_all<'g>(&self, request: &'g Grant) -> Result<Opened<'g>, Outcome> {
+    pub(super) async fn open_all<'g>(&self, request: &'g Grant) -> Result<Opened<'g>, Missing> {
         let (mut request, mut values) = self.unseal(request)?;
         let sees_env = matches!(
             request.run,
@@ -65,10 +73,10 @@ impl Vault {
     }
 
     /// What was sealed as it was, and the texts of it.
-    fn unseal<'g>(&self, request: &'g Grant) -> Result<(Cow<'g, Grant>, Vec<String>), Outcome> {
+    fn unseal<'g>(&self, request: &'g Grant) -> Result<(Cow<'g, Grant>, Vec<String>), Missing> {
         let keys = &self.options.keys;
         let opened = keys.open(&request.action_ref, &request.parameters);
-        let Some(opened) = opened.map_err(|error| missing(error.to_string()))? else {
+        let Some(opened) = opened.map_err(unopened)? else {
             return Ok((Cow::Borrowed(request), Vec::new()));
         };
         let mut request = request.clone();
@@ -122,8 +130,19 @@ fn read_whole(place: &Path, read: fn(&Path) -> Result<String, String>) -> Result
     }
 }
 
-fn missing(why: String) -> Outcome {
-    Outcome::coded(Status::Failed, EndCode::SecretUnavailable, why)
+fn unopened(error: OpenError) -> Missing {
+    match error {
+        OpenError::NoKey { .. } => Missing::Key(error.to_string()),
+        OpenError::Broken(_) => missing(error.to_string()),
+    }
+}
+
+fn missing(why: String) -> Missing {
+    Missing::Secret(Outcome::coded(
+        Status::Failed,
+        EndCode::SecretUnavailable,
+        why,
+    ))
 }
 
 #[cfg(test)]

@@ -213,8 +213,8 @@ impl Service {
     fn finished(&mut self, finished: Finished) {
         self.pending.has_changed = true;
         let key = finished.run.key;
-        if finished.is_given_back() {
-            return self.entries.give_up(key, stuck::GIVEN_BACK);
+        if let Some(why) = finished.given_back() {
+            return self.entries.give_up(key, why);
         }
         match finished.into_completion() {
             // What is gone held no slot any more: its owner has decided what becomes of it.

@@ -54,7 +54,7 @@ impl Service {
         {
             self.pending.has_ticked = false;
             let now = self.now();
-            if self.runs.gate().waiting() > 0 {
+            if self.runs.runner().waiting() > 0 {
                 for key in self.runs.unbegun() {
                     self.entries.put_off(key, now);
                 }

@@ -19,9 +19,6 @@ const STABLE: Duration = Duration::from_secs(10);
 const FULL_PATIENCE: Duration = Duration::from_secs(5);
 /// Not settled for so long, a completion is worth a word to people.
 const UNSETTLED: Duration = Duration::from_secs(15);
-/// What owners are told of what waited for its start for too long.
-pub(super) const GIVEN_BACK: &str =
-    "it was never begun: its worker could start nothing for too long";
 
 /// How far the worker is with starting again.
 pub(crate) struct Stuck {
@@ -210,7 +207,7 @@ impl Service {
                 left.as_secs()
             ));
         }
-        let why = self.why_nothing();
-        why.map(str::to_owned)
+        let why = self.why_nothing().map(str::to_owned);
+        why.or_else(|| self.runs.runner().keyless().trouble())
     }
 }
