@@ -197,6 +197,11 @@ fn migrations() -> Vec<Migration> {
             "additive_audit_origin",
             include_str!("../../../migrations/postgres/0040_additive_audit_origin.sql"),
         ),
+        (
+            41,
+            "additive_traceparent",
+            include_str!("../../../migrations/postgres/0041_additive_traceparent.sql"),
+        ),
     ];
     all.into_iter()
         .chain(cfg!(attune_next).then_some(NEXT))

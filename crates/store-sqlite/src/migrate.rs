@@ -157,6 +157,11 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
         "additive_audit_origin",
         include_str!("../../../migrations/sqlite/0035_additive_audit_origin.sql"),
     ),
+    (
+        36,
+        "additive_traceparent",
+        include_str!("../../../migrations/sqlite/0036_additive_traceparent.sql"),
+    ),
 ];
 
 fn migrator() -> Migrator {

@@ -108,7 +108,11 @@ impl Worker {
             shutdown: shutdown.child_token(),
             outbox,
             reporter: tokio::spawn(reporter.run()),
-            runs: Runs::new(Runner::new(&options, Arc::clone(&guard)), recorder),
+            runs: Runs::new(
+                Runner::new(&options, Arc::clone(&guard)),
+                recorder,
+                options.spans.clone(),
+            ),
             guard,
             began: Instant::now(),
             entries: Entries::new(options.slots),

@@ -140,6 +140,7 @@ impl Fake {
             health: None,
             live: None,
             figures: Arc::default(),
+            spans: Default::default(),
             recorder: None,
         }
     }
@@ -250,6 +251,7 @@ pub(crate) fn record(n: u32, status: Status, age: i64) -> ExecutionRecord {
         stderr: None,
         requeue_of: None,
         last_error: None,
+        trace: None,
     }
 }
 

@@ -67,4 +67,5 @@ mod support;
 mod takeovers;
 mod tls;
 mod tours;
+mod traces;
 mod upgrades;
