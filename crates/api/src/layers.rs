@@ -10,7 +10,6 @@ use axum::http::{HeaderMap, HeaderValue, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use tokio::sync::Semaphore;
-use tracing::field::display;
 use tracing::{debug, error};
 
 use crate::error::ApiError;

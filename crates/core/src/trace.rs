@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest as _, Sha256};
 
@@ -173,6 +174,13 @@ impl Serialize for TraceParent {
     }
 }
 
+impl<'de> Deserialize<'de> for TraceParent {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        Self::parse(&text).ok_or_else(|| D::Error::custom("no `traceparent`"))
+    }
+}
+
 /// Reads a field that may hold one. Whatever else it holds is nothing: nobody is refused for it.
 ///
 /// # Errors
@@ -188,7 +196,6 @@ where
 #[cfg(test)]
 mod tests {
     use proptest::prelude::{any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest};
-    use proptest::strategy::Strategy as _;
 
     use super::*;
 

@@ -95,6 +95,7 @@ impl Otlp {
 // A file, as tests of other crates take it from the testkit, which is made of more than this crate may use.
 #[cfg(test)]
 #[path = "../../testkit/src/collector.rs"]
+#[expect(unreachable_pub, reason = "it is public where it comes from")]
 mod collector;
 
 #[cfg(test)]
