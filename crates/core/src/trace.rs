@@ -254,7 +254,7 @@ mod tests {
         assert_eq!(queue.trace_id(), given.trace_id());
         assert_eq!(
             queue.to_string(),
-            "00-4bf92f3577b34da6a3ce929d0e0e4736-e9cbc2c16de3d4a6-01"
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-a3d52930ee965526-01"
         );
         let others = [
             given,
