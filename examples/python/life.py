@@ -135,6 +135,8 @@ class Run:
             "ATTUNE_ACTION": item["action_ref"],
             "ATTUNE_PARAMETERS_FILE": f"/proc/{os.getpid()}/fd/{stdin.fileno()}",
         }
+        if "traceparent" in item:
+            env["TRACEPARENT"] = item["traceparent"]
         self.process = subprocess.Popen(
             argv, stdin=stdin, stdout=self.stdout, stderr=self.stderr, env=env,
             start_new_session=True, preexec_fn=end_with_worker,

@@ -108,6 +108,9 @@ pub struct Execution {
     /// Why its last try ended that was followed by another.
     #[serde(default)]
     pub last_error: Option<String>,
+    /// The id of the trace that it is a part of, as 32 hexadecimal digits; left out where its request named none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace_id: Option<String>,
 }
 
 /// Keeps apart what is `null` and what is not there.

@@ -15,6 +15,7 @@ use tracing::{debug, error};
 use crate::error::{ApiError, ErrorCode};
 use crate::figures::ApiFigures;
 use crate::routes::submit::IDEMPOTENCY_KEY;
+use crate::traced::{trace_of, trace_of_answer};
 
 /// Answers with 503 when so many requests are under way that another would only wait.
 pub(crate) async fn bound_load(
@@ -124,12 +125,16 @@ pub(crate) async fn observe(
         .extensions()
         .get::<MatchedPath>()
         .map_or_else(|| "(none)".to_owned(), |path| path.as_str().to_owned());
+    let named = trace_of(request.headers());
     let mut response = next.run(request).await;
+    let named = named.map(|trace| trace.trace_id());
+    let trace = trace_of_answer(&response).or(named);
     let (status, after) = (response.status(), started.elapsed());
     debug!(
         http.method = %method,
         http.route = %route,
         http.status = status.as_u16(),
+        trace_id = trace.map(display),
         duration_us = u64::try_from(after.as_micros()).unwrap_or(u64::MAX),
         "answered"
     );

@@ -43,6 +43,7 @@ mod reference;
 mod routes;
 mod schema;
 mod server;
+mod traced;
 
 pub use auth::ClientRates;
 pub use error::ApiError;

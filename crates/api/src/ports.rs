@@ -9,7 +9,7 @@ use attune_commands::{ClientError, CommandClient};
 use attune_core::{ActionId, ExecutionId, PartitionId, QueueStats, Submission, WaitBound};
 use attune_messages::v1::{Accepted, ForceRelease};
 use attune_record::Recorder;
-use attune_runtime::Health;
+use attune_runtime::{Health, Spans};
 use attune_store::{
     ActionStore, AuditStore, DeadLetterStore, ExecutionStore, KeyStore, OperationStore,
     PartitionStore, PauseStore, PolicyStore, StatsStore, Store, WorkerStore,
@@ -215,6 +215,8 @@ pub struct Ports {
     pub recorder: Option<Recorder>,
     /// Where requests are counted.
     pub figures: Arc<ApiFigures>,
+    /// Where the spans of requests for executions go.
+    pub spans: Spans,
 }
 
 impl Ports {
@@ -249,6 +251,7 @@ impl Ports {
             live: None,
             recorder: None,
             figures: Arc::default(),
+            spans: Spans::default(),
         }
     }
 
@@ -271,6 +274,12 @@ impl Ports {
     pub fn with_recorder(mut self, recorder: Option<Recorder>) -> Self {
         self.recorder = recorder;
         self
+    }
+
+    /// Sends the spans of requests for executions there.
+    #[must_use]
+    pub fn with_spans(self, spans: Spans) -> Self {
+        Self { spans, ..self }
     }
 
     /// Adds something that `/readyz` asks.

@@ -69,7 +69,8 @@ pub(crate) async fn start(
     let ports = Ports::new(store, bus, Arc::new(commands), partitions)
         .with_health(health.clone())
         .with_live_queues(live)
-        .with_recorder(recorder);
+        .with_recorder(recorder)
+        .with_spans(metrics.spans().clone());
     if let Some(tls) = &options.tls {
         tls.export(&metrics.meter("tls"));
         // Without TLS it ends the process, as it always did: a terminal that is closed says it.

@@ -372,6 +372,7 @@ async fn start_worker(
         max_message_bytes: settings.broker.max_message_bytes,
         guard,
         progress: health.progress("worker.loop", ROUND_BOUND),
+        spans: metrics.spans().clone(),
         ..WorkerOptions::default()
     };
     let handle = Worker::start(

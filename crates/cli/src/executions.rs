@@ -308,6 +308,7 @@ fn details(record: &Execution, remarks: Remarks) -> String {
         ("labels", (!labels.is_empty()).then(|| labels.join(", "))),
         ("request", Some(record.request_id.to_string())),
         ("runs again", record.requeue_of.map(|of| of.to_string())),
+        ("trace", record.trace_id.clone()),
         ("worker", worker),
         ("created", time(Some(record.created))),
         ("not before", time(record.not_before)),

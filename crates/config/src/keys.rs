@@ -235,6 +235,8 @@ pub(crate) const KEYS: &[Key] = &[
     key("ops.network", NETWORK),
     optional("otlp.endpoint", Kind::Url(&["http", "https"])),
     seconds("otlp.interval_seconds", 1, 3600),
+    key("otlp.traces", Kind::Switch),
+    integer("otlp.traces_per_mille", 0, 1000, "requests in 1000"),
 ];
 
 /// Keys that there were once, and what took their place.

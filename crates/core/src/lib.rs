@@ -32,6 +32,7 @@ pub mod status;
 pub mod strict;
 pub mod submission;
 pub mod subnet;
+pub mod trace;
 
 pub use action::{Action, ActionRef, ActionSpec, Builtin, OnWorkerLost, Run, check_pool};
 pub use asker::{Asker, WaitBound};
@@ -68,3 +69,4 @@ pub use stats::{QueueStats, QueueTotals};
 pub use status::{IllegalMove, Move, Status};
 pub use submission::{Submission, read_time};
 pub use subnet::Subnet;
+pub use trace::{SpanOf, TraceId, TraceParent};

@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use attune_bus::Topic;
 use attune_core::{GroupKey, Moved, Outcome, QueueTotals, RequestId, Submission, WorkerId, millis};
-use attune_dispatch::{Key, Section};
-use attune_executor::owner::{Dispatch, Reported};
+use attune_executor::owner::Reported;
 use attune_executor::partition::{
     Accepted, Answer, Completion, ForceRelease, Letter, OnReject, Submit,
 };
@@ -272,6 +271,7 @@ pub(crate) fn body(body: store::GrantedBody) -> Body {
         id: body.id,
         parameters: body.parameters,
         timeout_seconds: body.timeout_seconds,
+        trace: body.trace,
     }
 }
 
@@ -471,42 +471,6 @@ pub(crate) fn hello(body: &[u8], max_message_bytes: usize) -> Vec<WorkerId> {
     let said = attune_messages::decode_batch::<v2::WorkerHello>(body, max_message_bytes);
     let said = said.unwrap_or_default().into_iter();
     said.map(|hello| hello.worker).collect()
-}
-
-/// A section as its worker reads it.
-pub(crate) fn section(worker: WorkerId, section: Section<Dispatch>) -> v2::Section {
-    let keys = |keys: Vec<Key>| keys.into_iter().map(v2::GrantKey::from).collect();
-    v2::Section {
-        worker,
-        owner: section.owner,
-        partition: section.partition,
-        epoch: section.epoch,
-        number: section.number,
-        sync: section.sync.map(keys),
-        sync_after: section.sync_after,
-        sync_to: section.sync_to,
-        settled: keys(section.settled),
-        cancel: keys(section.cancel),
-        grants: section.grants.into_iter().map(grant).collect(),
-        recall: section.recall,
-    }
-}
-
-fn grant(dispatch: Dispatch) -> v2::Grant {
-    let Dispatch { grantee, body } = dispatch;
-    let spec = &grantee.action.spec;
-    v2::Grant {
-        execution_id: grantee.execution_id,
-        attempt: grantee.attempt,
-        action_id: grantee.action.id,
-        action_ref: spec.action_ref.as_str().to_owned(),
-        parameters: body.parameters,
-        run: spec.run.clone(),
-        timeout_seconds: body.timeout_seconds.unwrap_or(spec.timeout_seconds),
-        env: spec.env.clone(),
-        resources: spec.resources,
-        slots: grantee.slots,
-    }
 }
 
 pub(crate) fn force_release(item: v1::ForceRelease) -> ForceRelease {

@@ -12,6 +12,7 @@ use attune_bus::{
 use attune_core::{Bug, PartitionId, RequestId};
 use attune_executor::Counter;
 use attune_executor::owner::{Delivered, DeliveryId, SubscriptionId, Work};
+use attune_messages::traces::trace_of_headers;
 use attune_messages::v1::{
     ActionChanged, Cancel, Explain, ForceRelease, OperationsChanged, PausesChanged,
     PoliciesChanged, SlotRelease, Submit,
@@ -255,7 +256,10 @@ enum Unusable {
 fn decode(topic: &Topic, delivery: &Delivery, max_bytes: usize) -> Result<(Uuid, Work), Unusable> {
     let read = || {
         let envelope = Envelope::parse(&delivery.body, max_bytes)?;
-        Ok((envelope.message_id, work(topic, &envelope)?))
+        Ok((
+            envelope.message_id,
+            work(topic, &envelope, &delivery.headers)?,
+        ))
     };
     read().map_err(|error: DecodeError| {
         if error.is_newer() {
@@ -281,7 +285,11 @@ fn questions(envelope: &Envelope<'_>) -> Result<Work, DecodeError> {
     Ok(Work::Explains(questions.collect()))
 }
 
-fn work(topic: &Topic, envelope: &Envelope<'_>) -> Result<Work, DecodeError> {
+fn work(
+    topic: &Topic,
+    envelope: &Envelope<'_>,
+    headers: &[(String, String)],
+) -> Result<Work, DecodeError> {
     match topic {
         Topic::Control(_) | Topic::ControlKept(_) => {
             let items = envelope.items::<SlotRelease>()?.into_iter();
@@ -296,7 +304,9 @@ fn work(topic: &Topic, envelope: &Envelope<'_>) -> Result<Work, DecodeError> {
         _ if envelope.is::<Submit>() => {
             let message_id = RequestId(envelope.message_id);
             let items = envelope.items::<Submit>()?;
+            let (of_all, traces) = (trace_of_headers(headers), envelope.traces());
             let named = |(index, mut item): (usize, Submit)| {
+                item.submission.trace = traces.get(index).or(of_all);
                 let own = item.submission.request_id.take();
                 let request_id = own.unwrap_or_else(|| message_id.of_item(index));
                 convert::submit(request_id, item)
@@ -366,7 +376,7 @@ mod tests {
             let questions: Vec<_> = questions.collect();
             let body = attune_messages::encode(Uuid::now_v7(), Utc::now(), &questions);
             let envelope = Envelope::parse(&body, 1 << 20).unwrap();
-            let work = work(&Topic::Commands(PartitionId(0)), &envelope);
+            let work = work(&Topic::Commands(PartitionId(0)), &envelope, &[]);
             work.map(|work| match work {
                 Work::Explains(items) => items.len(),
                 other => panic!("{other:?}"),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use attune_bus::{Bus, Subscriber, Topic};
+use attune_core::TraceParent;
 use attune_executor::Counter;
 use attune_routing::{Bounds, Firings};
 use attune_routing_service::{Driver, Observer};
@@ -29,10 +30,10 @@ pub(crate) struct Watcher {
     pub(crate) counters: Arc<Counters>,
 }
 
-impl Observer<()> for Watcher {
+impl Observer<Option<TraceParent>> for Watcher {
     fn taken(&mut self, _: usize, _: usize) {}
 
-    fn forwarded(&mut self, _: Vec<()>) {}
+    fn forwarded(&mut self, _: Vec<Option<TraceParent>>) {}
 
     fn buried(&mut self, _: String) {
         self.poisoned.fetch_add(1, Ordering::Relaxed);

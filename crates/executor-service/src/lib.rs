@@ -25,6 +25,7 @@ mod publisher;
 mod queue_figures;
 mod records;
 mod refusals;
+mod sections;
 mod service;
 mod unsettled;
 

@@ -10,7 +10,7 @@ use attune_executor::owner::{Dispatch, Published, Send};
 use attune_messages::v1::{Answer, HandedOver, QueueSnapshot};
 use attune_messages::v2;
 use attune_messages::{ItemTooLarge, Message, Pack, PackBounds, Packer, encode};
-use attune_runtime::Progress;
+use attune_runtime::{Progress, Spans};
 use chrono::Utc;
 use tokio::sync::Semaphore;
 use uuid::Uuid;
@@ -19,6 +19,7 @@ use crate::asker::parts;
 use crate::convert;
 use crate::events;
 use crate::progress::SideBySide;
+use crate::sections;
 
 /// How many bytes of grants, or of submissions that are passed on, one message carries.
 pub(crate) const MAX_PACK_BYTES: usize = 256 * 1024;
@@ -37,10 +38,16 @@ pub(crate) struct Publisher {
     unconfirmed: Arc<Semaphore>,
     events_unconfirmed: Arc<Semaphore>,
     under_way: Arc<SideBySide>,
+    spans: Spans,
 }
 
 impl Publisher {
-    pub(crate) fn new(bus: Arc<dyn Bus>, max_message_bytes: usize, progress: Progress) -> Self {
+    pub(crate) fn new(
+        bus: Arc<dyn Bus>,
+        max_message_bytes: usize,
+        progress: Progress,
+        spans: Spans,
+    ) -> Self {
         let answers = PackBounds {
             items: MAX_ANSWERS,
             bytes: MAX_PACK_BYTES,
@@ -52,6 +59,7 @@ impl Publisher {
             unconfirmed: Arc::new(Semaphore::new(MAX_UNCONFIRMED)),
             events_unconfirmed: Arc::new(Semaphore::new(MAX_EVENTS_UNCONFIRMED)),
             under_way: Arc::new(SideBySide::new(progress)),
+            spans,
         }
     }
 
@@ -70,7 +78,7 @@ impl Publisher {
         let mut packer: Packer<v2::Section, usize> = Packer::new(self.answers);
         let mut too_large = Vec::new();
         for (place, section) in sections.into_iter().enumerate() {
-            let section = convert::section(worker, section);
+            let section = sections::section(worker, section, &self.spans);
             if let Err((why, place)) = packer.add(&section, place) {
                 let ItemTooLarge { bytes, max } = why;
                 too_large.push((place, Refusal::TooLarge { bytes, max }));

@@ -11,7 +11,7 @@ use attune_executor::partition::{ClusterBounds, ReconcileBounds, STEP_ITEMS};
 use attune_executor::{Counter, Owner, OwnerOptions, QueueConfig, QueuesView};
 use attune_record::Recorder;
 use attune_routing::Senders;
-use attune_runtime::{Gauge, Meter};
+use attune_runtime::{Gauge, Meter, Spans};
 use attune_secrets::Keyring;
 use attune_store::{PartitionStore, StoreError};
 use tokio::sync::{mpsc, watch};
@@ -81,6 +81,8 @@ pub struct ExecutorOptions {
     pub recorder: Option<Recorder>,
     /// What its loops stamp.
     pub progress: ExecutorProgress,
+    /// Where the spans of what it grants go.
+    pub spans: Spans,
 }
 
 /// An executor could not start.
@@ -266,6 +268,7 @@ pub async fn start(
             Arc::clone(&bus),
             options.max_message_bytes,
             options.progress.publisher.clone(),
+            options.spans.clone(),
         )),
         records: Records::new(options.recorder.clone()),
         counters: Arc::clone(&counters),

@@ -7,7 +7,7 @@ use attune_core::policy::{Said, Words};
 use attune_core::{
     ActionId, Asker, Attempt, Demand, Epoch, ExecutionId, GroupKey, IllegalMove, Move, Moved,
     OperationId, OperationProgress, Outcome, OwnerId, PartitionId, Pauses, PolicySet, Priority,
-    QueueTotals, RawValue, RequestId, Status, Submission, WorkerId,
+    QueueTotals, RawValue, RequestId, Status, Submission, TraceParent, WorkerId,
 };
 
 mod leases;
@@ -356,6 +356,8 @@ pub struct Body {
     pub parameters: Box<RawValue>,
     /// How long it may run, when it says so itself.
     pub timeout_seconds: Option<u32>,
+    /// Of which trace it is a part.
+    pub trace: Option<TraceParent>,
 }
 
 /// An execution that waits or holds a slot, as it is stored.

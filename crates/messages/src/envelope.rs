@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
+use crate::traces::Traces;
+
 /// An item that travels in an [`Envelope`].
 pub trait Message: Serialize + DeserializeOwned {
     /// The `message_type` under which it travels.
@@ -32,6 +34,10 @@ pub struct Envelope<'a> {
     /// One item, or an array of items.
     #[serde(borrow)]
     pub payload: &'a RawValue,
+    /// Of which traces items are a part, by their places; unread. It stands beside the payload, where a release
+    /// that does not know it overlooks it.
+    #[serde(borrow, default)]
+    traces: Option<&'a RawValue>,
 }
 
 /// A message that cannot be used. All but [`Newer`](Self::Newer) belong to the dead letters.
@@ -165,6 +171,11 @@ impl<'a> Envelope<'a> {
         }
     }
 
+    /// Of which traces items are a part, by their places. What cannot be read names none.
+    pub fn traces(&self) -> Traces {
+        self.traces.map(Traces::read).unwrap_or_default()
+    }
+
     /// The items of the payload, at least one.
     ///
     /// # Errors
@@ -233,8 +244,8 @@ pub fn decode_batch<M: Message>(body: &[u8], max_bytes: usize) -> Result<Vec<M>,
 /// When an item cannot be written as JSON, which no message type allows.
 pub fn encode<M: Message>(message_id: Uuid, now: DateTime<Utc>, items: &[M]) -> Vec<u8> {
     match items {
-        [item] => frame::<M, _>(message_id, now, item),
-        items => frame::<M, _>(message_id, now, items),
+        [item] => frame::<M, _>((message_id, now), &Traces::default(), item),
+        items => frame::<M, _>((message_id, now), &Traces::default(), items),
     }
 }
 
@@ -253,19 +264,31 @@ pub fn encode_raw<M: Message>(
         }
         payload.extend_from_slice(item.get().as_bytes());
     }
-    encode_payload::<M>(message_id, now, items.len(), &payload)
+    encode_payload::<M>((message_id, now), items.len(), &payload, &Traces::default())
+}
+
+/// The same, with the traces of which items are a part.
+pub fn encode_traced<M: Message>(
+    message_id: Uuid,
+    now: DateTime<Utc>,
+    items: &[&RawValue],
+    traces: &Traces,
+) -> Vec<u8> {
+    let payload: Vec<&[u8]> = items.iter().map(|item| item.get().as_bytes()).collect();
+    let payload = payload.join(&b',');
+    encode_payload::<M>((message_id, now), items.len(), &payload, traces)
 }
 
 /// Writes a message around so many items with commas between them.
 pub(crate) fn encode_payload<M: Message>(
-    message_id: Uuid,
-    now: DateTime<Utc>,
+    named: (Uuid, DateTime<Utc>),
     items: usize,
     payload: &[u8],
+    traces: &Traces,
 ) -> Vec<u8> {
     /// How the frame of a message without a payload ends.
     const END: &[u8] = b"null}";
-    let mut message = frame::<M, _>(message_id, now, ());
+    let mut message = frame::<M, _>(named, traces, ());
     message.truncate(message.len() - END.len());
     message.reserve_exact(payload.len() + 3);
     let (open, close): (&[u8], &[u8]) = if items == 1 {
@@ -279,13 +302,19 @@ pub(crate) fn encode_payload<M: Message>(
     message
 }
 
-fn frame<M: Message, P: Serialize>(message_id: Uuid, now: DateTime<Utc>, payload: P) -> Vec<u8> {
+fn frame<M: Message, P: Serialize>(
+    (message_id, now): (Uuid, DateTime<Utc>),
+    traces: &Traces,
+    payload: P,
+) -> Vec<u8> {
     #[derive(Serialize)]
     struct Frame<'a, P> {
         message_id: Uuid,
         message_type: &'a str,
         version: u32,
         timestamp: String,
+        #[serde(skip_serializing_if = "Traces::is_empty")]
+        traces: &'a Traces,
         // The last: `encode_payload` writes it by itself.
         payload: P,
     }
@@ -294,6 +323,7 @@ fn frame<M: Message, P: Serialize>(message_id: Uuid, now: DateTime<Utc>, payload
         message_type: M::TYPE,
         version: M::VERSION,
         timestamp: now.to_rfc3339_opts(SecondsFormat::Micros, true),
+        traces,
         payload,
     })
     .expect("messages have string keys and finite numbers")

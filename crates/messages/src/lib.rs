@@ -8,12 +8,14 @@ pub mod copies;
 pub mod envelope;
 pub mod pack;
 pub mod reply;
+pub mod traces;
 pub mod v1;
 pub mod v2;
 
 pub use copies::{Copies, Headers, MessageCopy, TIMES_BACK, lasting_id};
 pub use envelope::{
-    DecodeError, Envelope, Message, decode, decode_batch, encode, encode_raw, words,
+    DecodeError, Envelope, Message, decode, decode_batch, encode, encode_raw, encode_traced, words,
 };
 pub use pack::{ItemTooLarge, Pack, PackBounds, PackSize, Packer, message_bytes};
 pub use reply::{PUT_BACK, reply_address};
+pub use traces::Traces;

@@ -10,6 +10,7 @@ use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use crate::envelope::{Message, encode_payload};
+use crate::traces::Traces;
 
 /// Bounds of one message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -121,7 +122,8 @@ pub struct Pack<M, T = ()> {
 impl<M: Message, T> Pack<M, T> {
     /// Writes the message.
     pub fn encode(&self, message_id: Uuid, now: DateTime<Utc>) -> Vec<u8> {
-        encode_payload::<M>(message_id, now, self.tags.len(), &self.payload)
+        let traces = Traces::default();
+        encode_payload::<M>((message_id, now), self.tags.len(), &self.payload, &traces)
     }
 
     /// What is remembered of the items, in their order; never empty.

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use attune_core::trace::trace_or_nothing;
 use attune_core::{
     ActionId, Attempt, EnvValue, Epoch, ExecutionId, OwnerId, PartitionId, Resources, Run,
-    WorkerId, or_null,
+    TraceParent, WorkerId, or_null,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -63,6 +64,13 @@ pub struct Grant {
     /// begins when fewer do, after those of its action that were granted before it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slots: Option<u32>,
+    /// Of which trace it is a part: whoever runs it goes on with it.
+    #[serde(
+        default,
+        deserialize_with = "trace_or_nothing",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub traceparent: Option<TraceParent>,
 }
 
 impl Grant {

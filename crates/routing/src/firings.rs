@@ -2,9 +2,10 @@
 //! in which they arrived. A firing that is routed twice is accepted once, by its request id.
 
 use attune_core::secret::find_sealed;
-use attune_core::{PartitionId, Reject, RequestId, Submission};
+use attune_core::{PartitionId, Reject, RequestId, Submission, TraceParent};
+use attune_messages::traces::trace_of_headers;
 use attune_messages::v1::{EnforcementCreated, OnReject, Submit};
-use attune_messages::{decode, message_bytes};
+use attune_messages::{Envelope, Traces, message_bytes};
 use serde_json::value::{RawValue, to_raw_value};
 
 use crate::port::Arrived;
@@ -23,7 +24,8 @@ pub struct Firings {
 impl Rules for Firings {
     type In = EnforcementCreated;
     type Out = Submit;
-    type Note = ();
+    /// Of which trace it is a part.
+    type Note = Option<TraceParent>;
     const ORDERED: bool = true;
     const NAME: &'static str = "rule firing";
 
@@ -31,24 +33,33 @@ impl Rules for Firings {
         &self.senders
     }
 
-    fn read(&self, arrived: &Arrived, max_bytes: usize) -> Read<()> {
+    fn read(&self, arrived: &Arrived, max_bytes: usize) -> Read<Self::Note> {
         let sender = match self.senders.judge(arrived.user.as_deref()) {
             Ok(sender) => sender,
             Err(missing) => return Read::Garbage(missing.to_owned()),
         };
-        let (message_id, items) = match decode::<EnforcementCreated>(&arrived.body, max_bytes) {
-            Ok((message_id, items)) => (RequestId(message_id), items),
+        let read = Envelope::parse(&arrived.body, max_bytes)
+            .and_then(|read| Ok((read.items::<EnforcementCreated>()?, read)));
+        let (items, envelope) = match read {
+            Ok(read) => read,
             Err(error) if error.is_newer() => return Read::Newer,
             Err(error) => return Read::Garbage(error.to_string()),
         };
+        let message_id = RequestId(envelope.message_id);
+        let (of_all, traces) = (trace_of_headers(&arrived.headers), envelope.traces());
         let items = items.into_iter().enumerate();
         let items = items.map(|(index, EnforcementCreated(mut submission))| {
             submission
                 .request_id
                 .get_or_insert(message_id.of_item(index));
+            submission.trace = traces.get(index).or(of_all);
             self.judge(submission, sender, max_bytes)
         });
         Read::Items(items.collect())
+    }
+
+    fn trace(note: &Self::Note) -> Option<TraceParent> {
+        *note
     }
 
     fn turn_back(item: &RawValue) -> Box<RawValue> {
@@ -77,7 +88,12 @@ impl Firings {
         }
     }
 
-    fn judge(&self, submission: Submission, sender: Sender<'_>, max_bytes: usize) -> Item<()> {
+    fn judge(
+        &self,
+        submission: Submission,
+        sender: Sender<'_>,
+        max_bytes: usize,
+    ) -> Item<Option<TraceParent>> {
         let checked = submission.check();
         let checked = checked.and_then(|()| refuse_sealed(&submission));
         let checked = checked.and_then(|()| self.names_itself(&submission, sender));
@@ -92,6 +108,7 @@ impl Firings {
             },
             _ => submission,
         };
+        let trace = submission.trace;
         let to = PartitionId::of(&submission.action_ref, self.partitions);
         let submit = Submit {
             submission,
@@ -113,7 +130,8 @@ impl Firings {
         Item::Forward {
             to,
             item,
-            note: (),
+            // Without room for it, it is what can be left out.
+            note: trace.filter(|_| bytes + Traces::BYTES <= most),
             changed: false,
         }
     }

@@ -1,6 +1,6 @@
 //! What is particular to one kind of message.
 
-use attune_core::PartitionId;
+use attune_core::{PartitionId, TraceParent};
 use attune_messages::Message;
 use serde_json::value::RawValue;
 
@@ -58,6 +58,11 @@ pub trait Rules {
 
     /// Reads a message of at most `max_bytes`; what it forwards must fit into one of `max_bytes`.
     fn read(&self, arrived: &Arrived, max_bytes: usize) -> Read<Self::Note>;
+
+    /// Of which trace an item is a part.
+    fn trace(_note: &Self::Note) -> Option<TraceParent> {
+        None
+    }
 
     /// An item for an owner as it arrived, for the dead letters or the end of its topic.
     fn turn_back(item: &RawValue) -> Box<RawValue>;

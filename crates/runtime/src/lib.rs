@@ -13,6 +13,7 @@
 //!   service manager's watchdog.
 //! - [`Metrics`]: OpenTelemetry instruments, shown as Prometheus text; [`counters!`] declares
 //!   those of a part of the program.
+//! - [`Spans`]: what was done for one execution or request, sent to a collector.
 //! - [`ops_router`] and [`ops_server`]: those three over HTTP.
 //! - [`http`]: what stands before every listener: bounds on connections and time, foreign pages.
 //! - [`descriptors`]: how many files and sockets the process may have open.
@@ -38,6 +39,7 @@ mod otlp;
 pub mod process;
 mod progress;
 mod shutdown;
+mod spans;
 pub mod systemd;
 pub mod telemetry;
 
@@ -55,3 +57,4 @@ pub use ops::{OpsError, metrics_router, ops_router, ops_server};
 pub use otlp::{Otlp, OtlpError};
 pub use progress::Progress;
 pub use shutdown::{Shutdown, StopError, TaskOutcome};
+pub use spans::{EndedSpan, SpanKind, Spans};

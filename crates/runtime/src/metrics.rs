@@ -5,6 +5,7 @@ use opentelemetry_sdk::metrics::{Instrument, MeterProviderBuilder, SdkMeterProvi
 use prometheus::{Registry, TextEncoder};
 
 use crate::otlp::{Otlp, OtlpError};
+use crate::spans::Spans;
 
 /// Series of one instrument, at most; beyond them the SDK adds up the rest in one series. Its
 /// default of 2000 is too few for values by action. The room is reserved per instrument: 33 kB
@@ -26,6 +27,7 @@ pub const DURATION_SECONDS_BUCKETS: [f64; 19] = [
 pub struct Metrics {
     provider: SdkMeterProvider,
     registry: Registry,
+    spans: Spans,
 }
 
 impl Default for Metrics {
@@ -41,15 +43,22 @@ impl Metrics {
         Self::made(|builder| builder)
     }
 
-    /// The same, and all values are sent by OTLP as well, by a thread of its own.
+    /// The same, and all values are sent by OTLP as well, by a thread of its own; and spans, where they are wanted.
     ///
     /// # Errors
     /// When nothing can be sent to such an endpoint.
     pub fn sending(otlp: &Otlp) -> Result<Self, OtlpError> {
         let (reader, resource) = (otlp.reader()?, otlp.resource());
-        Ok(Self::made(|builder| {
-            builder.with_reader(reader).with_resource(resource)
-        }))
+        let spans = otlp.spans()?;
+        let metrics = Self::made(|builder| builder.with_reader(reader).with_resource(resource));
+        spans.export(&metrics.meter("traces"));
+        Ok(Self { spans, ..metrics })
+    }
+
+    /// Where the spans of the process go.
+    #[must_use]
+    pub fn spans(&self) -> &Spans {
+        &self.spans
     }
 
     fn made(extend: impl FnOnce(MeterProviderBuilder) -> MeterProviderBuilder) -> Self {
@@ -66,11 +75,17 @@ impl Metrics {
             .with_reader(exporter)
             .with_view(raise_limit);
         let provider = extend(builder).build();
-        Self { provider, registry }
+        let spans = Spans::default();
+        Self {
+            provider,
+            registry,
+            spans,
+        }
     }
 
     /// Sends what was not sent yet, and nothing from then on. Blocks for as long as that may take.
     pub fn end(&self) {
+        self.spans.end();
         if let Err(error) = self.provider.shutdown() {
             tracing::debug!(%error, "the last metrics were not sent");
         }

@@ -1,4 +1,4 @@
-//! Sending metrics by OTLP (protobuf over HTTP) to a collector.
+//! Sending metrics and spans by OTLP (protobuf over HTTP) to a collector.
 //!
 //! Threads of their own send, so that a collector that is slow or away holds up nobody; what it does not
 //! take is dropped, and the log says so. Further headers, such as a token, come from the environment
@@ -7,9 +7,11 @@
 use std::time::Duration;
 
 use opentelemetry::KeyValue;
-use opentelemetry_otlp::{ExporterBuildError, MetricExporter, WithExportConfig as _};
+use opentelemetry_otlp::{ExporterBuildError, MetricExporter, SpanExporter, WithExportConfig as _};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::metrics::PeriodicReader;
+
+use crate::spans::Spans;
 
 /// How long the collector has for one answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -17,10 +19,13 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// Where to send to, and as whom.
 #[derive(Debug, Clone)]
 pub struct Otlp {
-    /// The URL below which a collector has `/v1/metrics`.
+    /// The URL below which a collector has `/v1/metrics` and `/v1/traces`.
     pub endpoint: String,
     /// How often metrics are sent.
     pub interval: Duration,
+    /// Whether spans are sent as well, and then how many of the requests that name no trace begin one: from 0
+    /// to 1.
+    pub traces: Option<f64>,
     /// The role of the process.
     pub role: &'static str,
     /// Which of those that have this role.
@@ -60,6 +65,20 @@ impl Otlp {
             .build()
     }
 
+    /// Where spans go: nowhere unless they are wanted.
+    pub(crate) fn spans(&self) -> Result<Spans, OtlpError> {
+        let Some(ratio) = self.traces else {
+            return Ok(Spans::default());
+        };
+        let exporter = SpanExporter::builder()
+            .with_http()
+            .with_endpoint(self.address("traces"))
+            .with_timeout(TIMEOUT)
+            .build()
+            .map_err(|error| self.refused(error))?;
+        Ok(Spans::sending(exporter, &self.resource(), ratio))
+    }
+
     /// Reads all metrics now and then, and sends them.
     pub(crate) fn reader(&self) -> Result<PeriodicReader<MetricExporter>, OtlpError> {
         let exporter = MetricExporter::builder()
@@ -73,49 +92,17 @@ impl Otlp {
     }
 }
 
+// A file, as tests of other crates take it from the testkit, which is made of more than this crate may use.
+#[cfg(test)]
+#[path = "../../testkit/src/collector.rs"]
+#[expect(unreachable_pub, reason = "it is public where it comes from")]
+mod collector;
+
 #[cfg(test)]
 mod tests {
-    use std::io::{Read as _, Write as _};
-    use std::net::{TcpListener, TcpStream};
-    use std::sync::mpsc;
-
     use super::*;
-    use crate::{Label, Metrics};
-
-    /// A collector that takes one request and gives it to the test: its head and its body.
-    fn collector() -> (String, mpsc::Receiver<(String, Vec<u8>)>) {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let endpoint = format!("http://{}/", listener.local_addr().unwrap());
-        let (sender, taken) = mpsc::channel();
-        std::thread::spawn(move || {
-            for stream in listener.incoming() {
-                sender.send(request(&mut stream.unwrap())).ok();
-            }
-        });
-        (endpoint, taken)
-    }
-
-    fn request(stream: &mut TcpStream) -> (String, Vec<u8>) {
-        let mut read = Vec::new();
-        let mut buffer = [0; 4096];
-        loop {
-            let count = stream.read(&mut buffer).unwrap();
-            read.extend_from_slice(&buffer[..count]);
-            let end = read.windows(4).position(|four| four == b"\r\n\r\n");
-            let Some(end) = end else { continue };
-            let head = String::from_utf8_lossy(&read[..end]).to_lowercase();
-            let length = head
-                .lines()
-                .find_map(|it| it.strip_prefix("content-length: "));
-            let length: usize = length.unwrap().parse().unwrap();
-            let body = &read[end + 4..];
-            if body.len() >= length {
-                let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
-                stream.write_all(answer).unwrap();
-                return (head, body.to_vec());
-            }
-        }
-    }
+    use crate::otlp::collector::Collector;
+    use crate::{EndedSpan, Label, Metrics, SpanKind};
 
     fn holds(body: &[u8], text: &str) -> bool {
         body.windows(text.len()).any(|part| part == text.as_bytes())
@@ -125,10 +112,11 @@ mod tests {
     fn what_is_shown_is_sent_under_its_own_name_and_with_who_says_it() {
         // The client wants one, also where it does not need it.
         drop(rustls::crypto::ring::default_provider().install_default());
-        let (endpoint, taken) = collector();
+        let Collector { endpoint, taken } = Collector::start().unwrap();
         let otlp = Otlp {
             endpoint,
             interval: Duration::from_secs(3600),
+            traces: None,
             role: "executor",
             instance: "first".to_owned(),
         };
@@ -162,10 +150,61 @@ mod tests {
     }
 
     #[test]
+    fn spans_are_sent_where_they_are_wanted() {
+        drop(rustls::crypto::ring::default_provider().install_default());
+        let trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+        let parent = attune_core::TraceParent::parse(trace).unwrap();
+        for wanted in [true, false] {
+            let collector = Collector::start().unwrap();
+            let metrics = Metrics::sending(&Otlp {
+                endpoint: collector.endpoint.clone(),
+                interval: Duration::from_secs(3600),
+                traces: wanted.then_some(0.0),
+                role: "worker",
+                instance: "here".to_owned(),
+            })
+            .unwrap();
+            let began = std::time::SystemTime::UNIX_EPOCH + Duration::from_nanos(7);
+            metrics.spans().ended(EndedSpan {
+                name: "run",
+                kind: SpanKind::Internal,
+                span: parent.below([0xab; 8]),
+                parent: Some(parent),
+                began,
+                ended: began + Duration::from_nanos(1),
+                attributes: vec![
+                    Label::new("attune.action.ref", "core.echo"),
+                    Label::new("attune.attempt", 300),
+                ],
+                failed: None,
+            });
+            metrics.spans().end();
+            let figures = metrics.render();
+            metrics.end();
+            let spans = collector.spans();
+            if !wanted {
+                assert_eq!(spans, []);
+                continue;
+            }
+            let [span] = &spans[..] else {
+                panic!("{spans:?}")
+            };
+            assert_eq!((span.name.as_str(), span.times), ("run", (7, 8)));
+            assert_eq!(span.trace_id, "4bf92f3577b34da6a3ce929d0e0e4736");
+            assert_eq!(span.span_id, "ab".repeat(8));
+            assert_eq!(span.parent_id, "00f067aa0ba902b7");
+            assert_eq!(span.attribute("attune.action.ref"), "core.echo");
+            assert_eq!(span.attribute("attune.attempt"), "300");
+            assert!(figures.contains("traces_spans_sent_total 1"));
+        }
+    }
+
+    #[test]
     fn an_endpoint_that_is_none_is_told() {
         let otlp = Otlp {
             endpoint: "http://a b".to_owned(),
             interval: Duration::from_secs(1),
+            traces: None,
             role: "api",
             instance: "here".to_owned(),
         };

@@ -507,5 +507,6 @@ pub(crate) fn body_of(id: ExecutionId) -> Body {
         id,
         parameters: nothing.expect("null is JSON"),
         timeout_seconds: None,
+        trace: None,
     }
 }

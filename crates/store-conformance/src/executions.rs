@@ -4,11 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use attune_core::{Attempt, ExecutionId, Priority, Status, Submission};
+use attune_core::{Attempt, ExecutionId, Priority, Status, Submission, TraceParent};
 use serde_json::{Value, json};
 
 use super::support::{World, grant, grant_to, now, raw, start};
 use attune_store::{ExecutionRecord, HistoryRetention, RecordRetention, Store};
+
+fn trace() -> Option<TraceParent> {
+    TraceParent::parse("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")
+}
 
 /// Everything a client said about an execution can be read back.
 pub async fn everything_about_an_execution_is_kept(store: Arc<dyn Store>) {
@@ -28,6 +32,7 @@ pub async fn everything_about_an_execution_is_kept(store: Arc<dyn Store>) {
         not_before: Some("2030-01-02T03:04:05.678901Z".parse().unwrap()),
         timeout_seconds: Some(30),
         requeue_of: Some(ExecutionId(7 << 8)),
+        trace: trace(),
         ..Submission::new(action.spec.action_ref.as_str())
     };
     let mut new = world.queued_with(&action, submission);
@@ -65,6 +70,7 @@ pub async fn everything_about_an_execution_is_kept(store: Arc<dyn Store>) {
         stderr: None,
         requeue_of: Some(ExecutionId(7 << 8)),
         last_error: None,
+        trace: trace(),
     };
     assert_eq!(record, expected);
     let on_page = store

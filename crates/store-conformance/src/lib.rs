@@ -38,6 +38,7 @@ mod retries;
 mod slots;
 mod stats;
 mod support;
+mod traces;
 mod workers;
 
 use std::pin::Pin;
@@ -142,6 +143,8 @@ cases! { ($)
     grants::who_holds_no_slot_for_an_attempt_has_no_worker,
     grants::a_repeated_round_of_grants_and_starts_changes_nothing,
     grants::a_stale_owner_starts_nothing,
+    traces::a_trace_comes_with_the_body,
+    traces::an_instant_end_keeps_its_trace,
     workers::an_expired_worker_comes_back_until_it_is_ended,
     workers::a_worker_that_did_not_move_is_ended,
     workers::a_worker_says_that_it_drains,

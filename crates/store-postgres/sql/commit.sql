@@ -52,6 +52,9 @@ held AS MATERIALIZED (
         action_ref, parameters, cancel_requested, worker,
         not_before, timeout_seconds, enforcement_id, requested_by, group_key, labels, requeue_of,
         demand, asker
+        -- IF traced
+        , traceparent
+        -- END traced
     )
     SELECT n.id, n.action, $at::timestamptz,
            CASE WHEN n.status = 'requested' OR n.worker IS NOT NULL THEN $at::timestamptz END,
@@ -60,6 +63,9 @@ held AS MATERIALIZED (
            n.cancel_requested, n.worker,
            n.not_before, n.timeout_seconds, n.enforcement_id, n.requested_by, n.group_key,
            n.labels::json, n.requeue_of, n.demand, n.asker
+           -- IF traced
+           , n.traceparent
+           -- END traced
     FROM (
         SELECT
             unnest($new_ids::bigint[]) AS id, unnest($new_actions::bigint[]) AS action,
@@ -77,6 +83,9 @@ held AS MATERIALIZED (
             unnest($new_timeouts::integer[]) AS timeout_seconds,
             unnest($new_requeue_of::bigint[]) AS requeue_of, unnest($new_demands::bytea[]) AS demand,
             unnest($new_askers::bigint[]) AS asker
+            -- IF traced
+            , unnest($new_traceparents::text[]) AS traceparent
+            -- END traced
     ) AS n
     WHERE (SELECT fully FROM held)
     -- AGAIN: ON CONFLICT (id) DO NOTHING
@@ -90,11 +99,12 @@ held AS MATERIALIZED (
         id, action, created, finished_at, not_before, grant_no, request_id, attempt,
         timeout_seconds, exit_code, priority, cancel_requested, status, action_ref,
         enforcement_id, requested_by, group_key, labels, parameters, result, error, stdout, stderr,
-        requeue_of, end_code)
+        requeue_of, end_code, traceparent)
     SELECT n.id, n.action, $at::timestamptz, $at::timestamptz, n.not_before, n.grant_no,
            n.request_id, n.attempt, n.timeout_seconds, n.exit_code, n.priority, false, n.final_status, n.action_ref,
            n.enforcement_id, n.requested_by, n.group_key, n.labels::json, n.parameters::json,
-           n.result::json, n.error, n.stdout, n.stderr, n.requeue_of, n.end_code
+           n.result::json, n.error, n.stdout, n.stderr, n.requeue_of, n.end_code,
+           n.traceparent
     FROM (
         SELECT
             unnest($instant_ids::bigint[]) AS id, unnest($instant_actions::bigint[]) AS action,
@@ -114,7 +124,8 @@ held AS MATERIALIZED (
             unnest($instant_results::text[]) AS result, unnest($instant_errors::text[]) AS error,
             unnest($instant_exit_codes::integer[]) AS exit_code,
             unnest($instant_stdouts::text[]) AS stdout, unnest($instant_stderrs::text[]) AS stderr,
-            unnest($instant_end_codes::text[]) AS end_code
+            unnest($instant_end_codes::text[]) AS end_code,
+            unnest($instant_traceparents::text[]) AS traceparent
     ) AS n
     WHERE (SELECT fully FROM held)
       AND 0 = (
@@ -209,7 +220,7 @@ held AS MATERIALIZED (
       AND e.attempt <= ($grant_attempts::integer[])[width_bucket(e.id, $grant_ids::bigint[])]
       AND (e.status = 'queued'
            OR e.attempt < ($grant_attempts::integer[])[width_bucket(e.id, $grant_ids::bigint[])])
-    RETURNING e.id, e.timeout_seconds, CASE
+    RETURNING e.id, e.timeout_seconds, e.traceparent, CASE
         WHEN ($grant_numbers::bigint[])[width_bucket(e.id, $grant_ids::bigint[])] > -9223372036854775808
         THEN e.parameters::text END AS parameters
 )
@@ -248,14 +259,14 @@ held AS MATERIALIZED (
     RETURNING e.id, e.action, e.created, e.requested_at, e.started_at, e.not_before, e.grant_no,
               e.request_id, e.worker, e.attempt, e.timeout_seconds, e.priority,
               e.cancel_requested, e.action_ref, e.enforcement_id, e.requested_by, e.group_key,
-              e.labels, e.parameters, e.requeue_of, e.last_error
+              e.labels, e.parameters, e.requeue_of, e.last_error, e.traceparent
 )
 , ended AS (
     INSERT INTO attune.execution_history (
         id, action, created, requested_at, started_at, finished_at, not_before, grant_no,
         request_id, worker, attempt, timeout_seconds, exit_code, priority, cancel_requested,
         status, action_ref, enforcement_id, requested_by, group_key, labels, parameters,
-        requeue_of, last_error, end_code,
+        requeue_of, last_error, end_code, traceparent,
         result, error, stdout, stderr
     )
     SELECT g.id, g.action, g.created, g.requested_at,
@@ -267,7 +278,7 @@ held AS MATERIALIZED (
            g.grant_no, g.request_id, g.worker, g.attempt, g.timeout_seconds, o.exit_code,
            g.priority, g.cancel_requested, o.final_status, g.action_ref, g.enforcement_id,
            g.requested_by, g.group_key, g.labels, g.parameters, g.requeue_of, g.last_error,
-           o.end_code,
+           o.end_code, g.traceparent,
            o.result::json, o.error, o.stdout, o.stderr
     FROM (
         SELECT
@@ -313,10 +324,10 @@ SELECT NULL::bigint AS id, NULL::text AS parameters, NULL::integer AS timeout_se
        -- IF ends
        + (SELECT count(*) FROM gone)
        -- END ends
-       AS ended
+       AS ended, NULL::text AS traceparent
 -- IF grants
 UNION ALL
 SELECT id, CASE WHEN sum(octet_length(parameters)) OVER (ORDER BY id) <= $bytes::bigint THEN parameters END,
-       timeout_seconds, NULL, NULL
+       timeout_seconds, NULL, NULL, traceparent
 FROM granted
 -- END grants

@@ -7,7 +7,8 @@ SELECT id, action, action_ref, status, priority, attempt, grant_no, request_id, 
        CASE WHEN $9::boolean THEN result::text END AS result, error, exit_code,
        CASE WHEN $10::boolean THEN stdout END AS stdout,
        CASE WHEN $11::boolean THEN stderr END AS stderr, requeue_of,
-       last_error, end_code
+       last_error, end_code,
+       traceparent
 FROM attune.execution_history
 WHERE ($1::text IS NULL OR action = (SELECT a.id FROM attune.action a WHERE a.ref = $1::text))
   AND ($2::text[] IS NULL OR status = ANY($2::text[]))

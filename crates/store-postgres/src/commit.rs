@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use attune_core::{Bug, EndCode, Epoch, ExecutionId, Outcome, PartitionId, Status};
+use attune_core::{Bug, EndCode, Epoch, ExecutionId, Outcome, PartitionId, Status, TraceParent};
 use attune_store::{
     Batch, CommitError, Committed, End, GrantedBody, MAX_BODIES_BYTES, Meter, NewExecution,
     PutBack, StoreError, Update,
@@ -285,7 +285,7 @@ fn read(rows: &[PgRow]) -> Result<Answer, Failure> {
     Ok(answer)
 }
 
-/// A body from the columns id, parameters, timeout_seconds.
+/// A body from the columns id, parameters, timeout_seconds, traceparent.
 fn body(row: &PgRow) -> Result<GrantedBody, Failure> {
     let parameters: String = row.try_get(1)?;
     let timeout_seconds: Option<i32> = row.try_get(2)?;
@@ -294,6 +294,9 @@ fn body(row: &PgRow) -> Result<GrantedBody, Failure> {
         parameters: RawValue::from_string(parameters)
             .map_err(|error| unreadable("parameter object", error))?,
         timeout_seconds: timeout_seconds.map(i32::unsigned_abs),
+        trace: row
+            .try_get::<Option<&str>, _>("traceparent")?
+            .and_then(TraceParent::parse),
     })
 }
 
@@ -302,6 +305,10 @@ fn parts(batch: &Batch, run: Run) -> CommitOf {
     let accepts = !batch.inserts.is_empty() || !batch.instant.is_empty();
     let has = |part| match part {
         Part::Accepts => accepts,
+        Part::Traced => {
+            let mut new = batch.inserts.iter();
+            new.any(|new| new.submission.trace.is_some())
+        }
         Part::Instant => !batch.instant.is_empty(),
         Part::Meters => !batch.meters.is_empty(),
         Part::Progress => !batch.progress.is_empty(),
@@ -327,6 +334,7 @@ fn parameters(batch: &Batch, of: CommitOf) -> Result<PgArguments, StoreError> {
     for part in Part::ALL.into_iter().filter(|part| of.has(*part)) {
         match part {
             Part::Accepts => add_inserts(&mut binds, batch),
+            Part::Traced => traceparents(&mut binds, &inserts(batch)),
             Part::Instant => add_instant(&mut binds, batch),
             Part::Meters => add_meters(&mut binds, &batch.meters),
             Part::Progress => operations::add_progress(&mut binds, &batch.progress),
@@ -402,8 +410,7 @@ fn fences(batch: &Batch) -> Vec<(PartitionId, Epoch)> {
 }
 
 fn add_inserts(binds: &mut Binds, batch: &Batch) {
-    let mut inserts: Vec<&NewExecution> = batch.inserts.iter().collect();
-    inserts.sort_unstable_by_key(|new| new.id);
+    let inserts = inserts(batch);
     add_new(binds, &inserts);
     binds.column(&inserts, |new| new.status.as_str());
     binds.column(&inserts, |new| new.demand.map(|demand| demand.to_bytes()));
@@ -412,11 +419,24 @@ fn add_inserts(binds: &mut Binds, batch: &Batch) {
     binds.column(&inserts, |new| new.worker.map(|worker| worker.0));
 }
 
+fn inserts(batch: &Batch) -> Vec<&NewExecution> {
+    let mut inserts: Vec<&NewExecution> = batch.inserts.iter().collect();
+    inserts.sort_unstable_by_key(|new| new.id);
+    inserts
+}
+
+fn traceparents(binds: &mut Binds, new: &[&NewExecution]) {
+    binds.column(new, |new| {
+        new.submission.trace.map(|trace| trace.to_string())
+    });
+}
+
 fn add_instant(binds: &mut Binds, batch: &Batch) {
     let instant = batch.instant.iter();
     let (instant, outcomes): (Vec<&NewExecution>, Vec<&Outcome>) =
         instant.map(|(new, outcome)| (new, &**outcome)).unzip();
     add_new(binds, &instant);
+    traceparents(binds, &instant);
     add_outcomes(binds, &outcomes);
 }
 

@@ -10,6 +10,8 @@ use crate::sql::COMMIT;
 pub enum Part {
     /// It accepts executions.
     Accepts,
+    /// Some that it accepts are parts of traces. Only with [`Accepts`](Self::Accepts).
+    Traced,
     /// Some that it accepts end at once. Only with [`Accepts`](Self::Accepts).
     Instant,
     /// Something is counted for a limit.
@@ -30,8 +32,9 @@ pub enum Part {
 
 impl Part {
     /// All of them. Their parameters have this order, and follow those of every batch.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Accepts,
+        Self::Traced,
         Self::Instant,
         Self::Meters,
         Self::Progress,
@@ -45,6 +48,7 @@ impl Part {
     fn mark(self) -> &'static str {
         match self {
             Self::Accepts => "accepts",
+            Self::Traced => "traced",
             Self::Instant => "instant",
             Self::Meters => "meters",
             Self::Progress => "progress",
@@ -82,6 +86,7 @@ impl Part {
                 "new_cancels",
                 "new_workers",
             ],
+            Self::Traced => &["new_traceparents"],
             Self::Instant => &[
                 "instant_ids",
                 "instant_actions",
@@ -99,6 +104,7 @@ impl Part {
                 "instant_not_before",
                 "instant_timeouts",
                 "instant_requeue_of",
+                "instant_traceparents",
                 "instant_statuses",
                 "instant_exit_codes",
                 "instant_end_codes",
@@ -268,7 +274,8 @@ mod tests {
         for bits in 0..1 << Part::ALL.len() {
             let of = CommitOf::parts(all(bits));
             assert_eq!(of, CommitOf(bits));
-            if of.has(Part::Instant) && !of.has(Part::Accepts) {
+            let accepts = of.has(Part::Accepts);
+            if !accepts && (of.has(Part::Instant) || of.has(Part::Traced)) {
                 continue;
             }
             let text = commit(of);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use attune_core::{ActionId, Attempt, ExecutionId, RequestId, WorkerId};
+use attune_core::{ActionId, Attempt, ExecutionId, RequestId, TraceParent, WorkerId};
 use attune_store::{
     Cursor, ExecutionFilter, ExecutionPage, ExecutionRecord, ExecutionStore, HistoryRetention,
     SlotHolder, SlotWorker, Standing, Stock, StoreError, stored_labels,
@@ -188,5 +188,8 @@ fn whole(row: &PgRow) -> Result<ExecutionRecord, Failure> {
             .try_get::<Option<i64>, _>("requeue_of")?
             .map(ExecutionId),
         last_error: row.try_get("last_error")?,
+        trace: row
+            .try_get::<Option<&str>, _>("traceparent")?
+            .and_then(TraceParent::parse),
     })
 }

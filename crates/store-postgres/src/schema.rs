@@ -198,6 +198,11 @@ fn migrations() -> Vec<Migration> {
             include_str!("../../../migrations/postgres/0040_additive_audit_origin.sql"),
         ),
         (
+            41,
+            "additive_traceparent",
+            include_str!("../../../migrations/postgres/0041_additive_traceparent.sql"),
+        ),
+        (
             42,
             "additive_letter_sender",
             include_str!("../../../migrations/postgres/0042_additive_letter_sender.sql"),

@@ -11,4 +11,4 @@ UPDATE execution_active AS a
           FROM jsonb_each(?1)) AS g
  WHERE a.id = g.id
    AND (a.attempt < g.attempt OR (a.attempt = g.attempt AND a.status = 'queued'))
-RETURNING id, parameters, timeout_seconds
+RETURNING id, parameters, timeout_seconds, traceparent

@@ -4,11 +4,13 @@ INSERT INTO execution_history
        (id, action, action_ref, priority, status, attempt, grant_no, request_id, enforcement_id,
         requested_by, group_key, labels, parameters, not_before, timeout_seconds,
         cancel_requested, created, requested_at, finished_at,
-        result, error, exit_code, stdout, stderr, requeue_of, end_code)
+        result, error, exit_code, stdout, stderr, requeue_of, end_code,
+        traceparent)
 SELECT e.id, e.action, e.action_ref, e.priority, e.status, e.attempt, e.grant_no, e.request_id,
        e.enforcement_id, e.requested_by, e.group_key, e.labels, e.parameters, e.not_before,
        e.timeout_seconds, 0, ?2, CASE WHEN e.attempt > 0 THEN ?2 END, ?2,
-       e.result, e.error, e.exit_code, e.stdout, e.stderr, e.requeue_of, e.end_code
+       e.result, e.error, e.exit_code, e.stdout, e.stderr, e.requeue_of, e.end_code,
+       e.traceparent
   FROM (SELECT value ->> '$[0]' AS id, value ->> '$[1]' AS action, value ->> '$[2]' AS action_ref,
                value ->> '$[3]' AS priority, value ->> '$[4]' AS status,
                value ->> '$[5]' AS attempt, value ->> '$[6]' AS grant_no,
@@ -18,9 +20,10 @@ SELECT e.id, e.action, e.action_ref, e.priority, e.status, e.attempt, e.grant_no
                value ->> '$[13]' AS not_before, value ->> '$[14]' AS timeout_seconds,
                value ->> '$[15]' AS requeue_of, value ->> '$[16]' AS demand,
                value ->> '$[17]' AS cancel_requested, value ->> '$[18]' AS worker,
-               value ->> '$[20]' AS result, value ->> '$[21]' AS error,
-               value ->> '$[22]' AS exit_code, value ->> '$[23]' AS stdout,
-               value ->> '$[24]' AS stderr, value ->> '$[25]' AS end_code
+               value ->> '$[20]' AS traceparent, value ->> '$[21]' AS result,
+               value ->> '$[22]' AS error,
+               value ->> '$[23]' AS exit_code, value ->> '$[24]' AS stdout,
+               value ->> '$[25]' AS stderr, value ->> '$[26]' AS end_code
           FROM jsonb_each(?1)) AS e
  WHERE true
     ON CONFLICT (id) DO NOTHING

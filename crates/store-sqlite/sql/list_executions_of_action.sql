@@ -10,7 +10,8 @@ SELECT * FROM (
            CASE WHEN ?9 THEN parameters END AS parameters, not_before,
            timeout_seconds, cancel_requested, worker, created, requested_at, started_at,
            NULL AS finished_at, NULL AS result, NULL AS error, NULL AS exit_code,
-           NULL AS stdout, NULL AS stderr, requeue_of, last_error, NULL AS end_code
+           NULL AS stdout, NULL AS stderr, requeue_of, last_error, NULL AS end_code,
+           traceparent
       FROM execution_active
      WHERE (created, id) < (?1, ?2)
        AND (?3 = '[]' OR status IN (SELECT value FROM json_each(?3)))
@@ -28,7 +29,7 @@ SELECT * FROM (
            timeout_seconds, cancel_requested, worker, created, requested_at, started_at,
            finished_at, CASE WHEN ?10 THEN result END AS result, error, exit_code,
            CASE WHEN ?11 THEN stdout END AS stdout, CASE WHEN ?12 THEN stderr END AS stderr,
-           requeue_of, last_error, end_code
+           requeue_of, last_error, end_code, traceparent
       FROM execution_history
      WHERE (created, id) < (?1, ?2)
        AND (?3 = '[]' OR status IN (SELECT value FROM json_each(?3)))

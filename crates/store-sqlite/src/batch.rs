@@ -70,6 +70,7 @@ columns! {
         cancel_requested: bool,
         worker: Option<String>,
         asker: Option<i64>,
+        traceparent: Option<String>,
     }
 }
 
@@ -308,6 +309,7 @@ fn row(new: &NewExecution, status: Status) -> ExecutionRow<'_> {
         cancel_requested: new.cancel_requested,
         worker: worker_text(new.worker),
         asker: new.asker.map(|asker| asker.0),
+        traceparent: submission.trace.map(|trace| trace.to_string()),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use attune_core::{ActionId, Attempt, ExecutionId, RequestId, Status, WorkerId};
+use attune_core::{ActionId, Attempt, ExecutionId, RequestId, Status, TraceParent, WorkerId};
 use attune_store::{
     Cursor, ExecutionFilter, ExecutionPage, ExecutionRecord, ExecutionStore, HistoryRetention,
     SlotHolder, SlotWorker, Standing, Stock, StoreError, stored_labels,
@@ -225,5 +225,8 @@ fn record(row: &SqliteRow) -> Result<ExecutionRecord, sqlx::Error> {
             .try_get::<Option<i64>, _>("requeue_of")?
             .map(ExecutionId),
         last_error: row.try_get("last_error")?,
+        trace: row
+            .try_get::<Option<&str>, _>("traceparent")?
+            .and_then(TraceParent::parse),
     })
 }

@@ -158,6 +158,11 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
         include_str!("../../../migrations/sqlite/0035_additive_audit_origin.sql"),
     ),
     (
+        36,
+        "additive_traceparent",
+        include_str!("../../../migrations/sqlite/0036_additive_traceparent.sql"),
+    ),
+    (
         37,
         "additive_letter_sender",
         include_str!("../../../migrations/sqlite/0037_additive_letter_sender.sql"),

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use attune_core::{Action, ActionId, Demand, ExecutionId, PartitionId, Priority, Status};
+use attune_core::{
+    Action, ActionId, Demand, ExecutionId, PartitionId, Priority, Status, TraceParent,
+};
 use attune_store::GrantedBody;
 use chrono::{DateTime, SecondsFormat, Utc};
 use serde::Serialize;
@@ -129,7 +131,7 @@ pub(crate) fn action(row: &SqliteRow) -> Result<Action, sqlx::Error> {
     })
 }
 
-/// The columns `id, parameters, timeout_seconds`.
+/// The columns `id, parameters, timeout_seconds, traceparent`.
 pub(crate) fn body(row: &SqliteRow) -> Result<GrantedBody, sqlx::Error> {
     Ok(GrantedBody {
         id: ExecutionId(row.try_get(0)?),
@@ -138,6 +140,9 @@ pub(crate) fn body(row: &SqliteRow) -> Result<GrantedBody, sqlx::Error> {
             .try_get::<Option<i64>, _>(2)?
             .map(unsigned)
             .transpose()?,
+        trace: row
+            .try_get::<Option<&str>, _>(3)?
+            .and_then(TraceParent::parse),
     })
 }
 

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use attune_core::{ActionId, Attempt, ExecutionId, Priority, RequestId, Status, WorkerId};
+use attune_core::{
+    ActionId, Attempt, ExecutionId, Priority, RequestId, Status, TraceParent, WorkerId,
+};
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -74,6 +76,8 @@ pub struct ExecutionRecord {
     pub requeue_of: Option<ExecutionId>,
     /// Why its last try ended that was followed by another.
     pub last_error: Option<String>,
+    /// Of which trace it is a part; nothing where what is stored is none.
+    pub trace: Option<TraceParent>,
 }
 
 /// Where an execution stands: what a command about it needs. It can be read where the rest of the

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use attune_core::{
     Action, ActionId, Asker, Attempt, Demand, Epoch, ExecutionId, OperationId, OperationProgress,
     Outcome, OwnerId, PartOfOperation, PartitionId, Priority, QueueTotals, RequestGap, RequestId,
-    Status, Submission, WorkerId,
+    Status, Submission, TraceParent, WorkerId,
 };
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::value::RawValue;
@@ -247,6 +247,8 @@ pub struct GrantedBody {
     pub parameters: Box<RawValue>,
     /// Its own run timeout in seconds, if it has one.
     pub timeout_seconds: Option<u32>,
+    /// Of which trace it is a part; nothing where what is stored is none.
+    pub trace: Option<TraceParent>,
 }
 
 /// How many bytes of parameters one call brings at most, but always one body: whoever asks for more

@@ -13,6 +13,7 @@ mod api;
 mod broker;
 pub mod certificates;
 pub mod chaos;
+pub mod collector;
 mod completions;
 mod database;
 mod gate;

@@ -30,6 +30,7 @@ mod lease;
 mod options;
 mod outbox;
 mod reporter;
+mod run_span;
 mod runner;
 mod runs;
 mod service;

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use attune_runtime::Progress;
+use attune_runtime::{Progress, Spans};
 use attune_secrets::Keyring;
 
 use crate::containment::Containment;
@@ -60,6 +60,8 @@ pub struct WorkerOptions {
     pub start_patience: Duration,
     /// Stamped in every round of the worker's loop.
     pub progress: Progress,
+    /// Where the spans of what it runs go.
+    pub spans: Spans,
 }
 
 /// Where a worker has the secrets that runs need.
@@ -137,6 +139,7 @@ impl Default for WorkerOptions {
             retell_after: Duration::from_secs(2),
             start_patience: Duration::from_secs(60),
             progress: Progress::default(),
+            spans: Spans::default(),
         }
     }
 }

@@ -3,22 +3,26 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use attune_core::{ActionId, Outcome, Status, WorkerId};
+use attune_core::{ActionId, Outcome, Status, TraceId, WorkerId};
 use attune_dispatch::Key;
 use attune_messages::v1::{Completion, ExecutionCompleted};
 use attune_messages::v2::Grant;
 use attune_record::{Record, Recorder, now_ns};
+use attune_runtime::Spans;
 use chrono::{DateTime, TimeDelta, Utc};
 use tokio::task::{Id, JoinSet};
 use tokio_util::sync::CancellationToken;
+use tracing::field::display;
 
 use crate::lease::Life;
+use crate::run_span::RunSpan;
 use crate::runner::{Began, Ended, Gate, Runner, Stop};
 
 /// The runs that take time, each in a task of its own.
 pub(crate) struct Runs {
     runner: Arc<Runner>,
     recorder: Option<Recorder>,
+    spans: Spans,
     tasks: JoinSet<Finished>,
     /// What each task runs, so that one that panics is known by name.
     by_task: HashMap<Id, Arc<Running>>,
@@ -32,6 +36,10 @@ pub(crate) struct Running {
     pub(crate) action_id: ActionId,
     pub(crate) life: Arc<Life>,
     began: Arc<Began>,
+    /// Where somebody wants to know of it.
+    span: Option<RunSpan>,
+    /// Of which trace it is a part.
+    trace: Option<TraceId>,
 }
 
 /// A run that is over.
@@ -44,12 +52,14 @@ pub(crate) struct Finished {
 }
 
 impl Running {
-    fn of(request: &Grant, life: &Arc<Life>) -> Self {
+    fn of(request: &mut Grant, life: &Arc<Life>, spans: &Spans) -> Self {
         Self {
             key: request.key(),
             action_id: request.action_id,
             life: Arc::clone(life),
             began: Arc::new(Began::now()),
+            span: RunSpan::of(request, spans),
+            trace: request.traceparent.map(|trace| trace.trace_id()),
         }
     }
 }
@@ -59,7 +69,24 @@ impl Finished {
         let ran = run.began.elapsed();
         let ran = ran.map(|ran| TimeDelta::from_std(ran).unwrap_or(TimeDelta::MAX));
         let times = (Utc::now(), ran);
-        Self { run, ended, times }
+        let finished = Self { run, ended, times };
+        if let Some(span) = &finished.run.span
+            && let Some(times) = finished.began_and_ended()
+        {
+            span.tell(finished.run.key, times, finished.status_and_code());
+        }
+        finished
+    }
+
+    /// How it ended, where that is known, and the exit code of its program.
+    fn status_and_code(&self) -> (Option<Status>, Option<i32>) {
+        match &self.ended {
+            // After the lease, its guard may have killed it.
+            Ended::Outcome(outcome) if !self.run.life.is_over() => {
+                (Some(outcome.status), outcome.exit_code)
+            }
+            _ => (None, None),
+        }
     }
 
     /// When it began and ended.
@@ -128,10 +155,11 @@ fn completion(
 }
 
 impl Runs {
-    pub(crate) fn new(runner: Runner, recorder: Option<Recorder>) -> Self {
+    pub(crate) fn new(runner: Runner, recorder: Option<Recorder>, spans: Spans) -> Self {
         Self {
             runner: Arc::new(runner),
             recorder,
+            spans,
             tasks: JoinSet::new(),
             by_task: HashMap::new(),
             stops: HashMap::new(),
@@ -193,8 +221,8 @@ impl Runs {
     }
 
     /// Runs. What takes no time is finished when this returns, without a task.
-    pub(crate) fn start(&mut self, request: Grant, life: &Arc<Life>) -> Option<Finished> {
-        let run = Running::of(&request, life);
+    pub(crate) fn start(&mut self, mut request: Grant, life: &Arc<Life>) -> Option<Finished> {
+        let run = Running::of(&mut request, life, &self.spans);
         let began_ns = now_ns();
         if let Some(outcome) = self.runner.instant(&request) {
             record_start(self.recorder.as_ref(), &run, began_ns);
@@ -243,7 +271,8 @@ impl Runs {
         self.stops.remove(&run.key);
         Some(finished.unwrap_or_else(|fault| {
             let execution_id = run.key.0;
-            tracing::error!(execution.id = %execution_id, %fault, "a run ended by a fault");
+            let trace = run.trace.map(display);
+            tracing::error!(execution.id = %execution_id, trace_id = trace, %fault, "a run ended by a fault");
             let outcome = Outcome::failed("the worker failed while running it");
             Finished::of(run, Ended::Outcome(outcome))
         }))
@@ -258,9 +287,11 @@ async fn attend(
     stop: Stop,
 ) -> Finished {
     let (execution_id, attempt) = run.key;
+    let trace = run.trace.map(display);
     tracing::debug!(
         execution.id = %execution_id,
         execution.attempt = %attempt,
+        trace_id = trace,
         "action.ref" = request.action_ref,
         "a run begins"
     );
@@ -276,6 +307,7 @@ async fn attend(
     tracing::debug!(
         execution.id = %execution_id,
         execution.attempt = %attempt,
+        trace_id = trace,
         status = status.map_or("killed", Status::as_str),
         "a run is over"
     );
@@ -335,6 +367,7 @@ mod tests {
             env: BTreeMap::new(),
             resources: Resources::default(),
             slots: None,
+            traceparent: None,
         }
     }
 
@@ -343,6 +376,7 @@ mod tests {
         Runs::new(
             Runner::new(&WorkerOptions::default(), guard, Counter::default()),
             None,
+            Spans::default(),
         )
     }
 
@@ -373,7 +407,11 @@ mod tests {
     async fn a_run_that_panics_frees_its_slot_and_fails() {
         let mut runs = runs();
         let life = life(Duration::from_secs(3600));
-        let run = Arc::new(Running::of(&request(Builtin::Sleep), &life));
+        let run = Arc::new(Running::of(
+            &mut request(Builtin::Sleep),
+            &life,
+            &Spans::default(),
+        ));
         let task = runs.tasks.spawn(async { panic!("a fault for the test") });
         runs.by_task.insert(task.id(), Arc::clone(&run));
         runs.stops.insert(run.key, Stop::default());

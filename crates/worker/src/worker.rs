@@ -111,6 +111,7 @@ impl Worker {
             runs: Runs::new(
                 Runner::new(&options, Arc::clone(&guard), counters.keyless.clone()),
                 recorder,
+                options.spans.clone(),
             ),
             guard,
             began: Instant::now(),

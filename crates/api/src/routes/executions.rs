@@ -289,6 +289,7 @@ fn view(record: ExecutionRecord, bodies: Bodies) -> Execution {
         stderr: bodies.stderr.then_some(record.stderr),
         requeue_of: record.requeue_of,
         last_error: record.last_error,
+        trace_id: record.trace.map(|trace| trace.trace_id().to_string()),
     }
 }
 

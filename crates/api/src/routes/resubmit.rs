@@ -1,7 +1,7 @@
 //! `POST /api/v1/executions/{id}/resubmit`: what has ended is asked for once more.
 
 use attune_api_types::{ErrorBody, Submitted};
-use attune_core::{ExecutionId, RequestId, Submission};
+use attune_core::{ExecutionId, RequestId, Submission, TraceParent};
 use attune_identity::Permission;
 use attune_store::{ExecutionRecord, What};
 use axum::extract::rejection::PathRejection;
@@ -17,6 +17,7 @@ use crate::auth::Caller;
 use crate::auth::access::Class;
 use crate::error::ApiError;
 use crate::query::NoParams;
+use crate::traced::Traced;
 
 /// Runs an execution that has ended again, as a new one.
 ///
@@ -32,6 +33,8 @@ use crate::query::NoParams;
         ("Idempotency-Key" = Option<String>, Header, description = "Names the request, so that \
             repeating it within 24 hours gives the same new execution; without it each request gives \
             another one."),
+        ("traceparent" = Option<String>, Header, description = "Of which trace the new execution is \
+            a part; that of the old one is left as it was."),
     ),
     responses(
         (status = 201, description = "Accepted and durable.", body = Submitted,
@@ -55,11 +58,24 @@ pub(crate) async fn resubmit(
     _none: NoParams,
     path: Result<Path<String>, PathRejection>,
     headers: HeaderMap,
+) -> Response {
+    let route = "/api/v1/executions/{id}/resubmit";
+    let traced = Traced::begin(&headers, &app.ports.spans, route);
+    let answer = run_again(app, &caller, path, &headers, traced.trace()).await;
+    traced.answered(answer)
+}
+
+async fn run_again(
+    app: App,
+    caller: &Caller,
+    path: Result<Path<String>, PathRejection>,
+    headers: &HeaderMap,
+    trace: Option<TraceParent>,
 ) -> Result<Response, ApiError> {
     let id = id_of(path)?;
     caller.charge(Class::Submit, 1)?;
-    let key = idempotency_key(&headers)?;
-    let named = Named::of(&caller, key.unwrap_or_else(RequestId::fresh));
+    let key = idempotency_key(headers)?;
+    let named = Named::of(caller, key.unwrap_or_else(RequestId::fresh));
     let memory = app.memory.reserve(SHOWN_BYTES).await?;
     let record = app.ports.executions.find_execution(id).await?;
     let record = record.filter(|it| caller.sees(it.requested_by.as_deref()));
@@ -79,11 +95,12 @@ pub(crate) async fn resubmit(
     let opened = app.options.secrets.open(&record.action_ref, &parameters);
     let opened = opened.map_err(|error| ApiError::field("id", error.to_string()))?;
     let parameters = opened.map_or(parameters, |opened| opened.parameters);
-    let submission = again(record, parameters, named.stored);
-    let answer = submit_one(app.clone(), &caller, named, submission).await;
+    let mut submission = again(record, parameters, named.stored);
+    submission.trace = trace;
+    let answer = submit_one(app.clone(), caller, named, submission).await;
     drop(memory);
     if answer.is_ok() {
-        note_act(&app, &caller, What::Resubmit, id).await;
+        note_act(&app, caller, What::Resubmit, id).await;
     }
     answer
 }

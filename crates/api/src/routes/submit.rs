@@ -3,7 +3,9 @@
 use attune_api_types::words;
 use attune_commands::ClientError;
 use attune_core::secret::find_sealed;
-use attune_core::{ActionRef, Reject, RejectCode, RequestId, Status, Submission, WaitBound};
+use attune_core::{
+    ActionRef, Reject, RejectCode, RequestId, Status, Submission, TraceParent, WaitBound,
+};
 use attune_messages::v1::Accepted;
 use attune_record::{Record, Recorder, now_ns};
 use axum::Json;
@@ -19,6 +21,7 @@ use crate::auth::access::Class;
 use crate::body;
 use crate::error::ApiError;
 use crate::query::NoParams;
+use crate::traced::Traced;
 use attune_api_types::{BatchItem, ErrorBody, Submitted};
 
 /// How many submissions one request may hold.
@@ -33,7 +36,10 @@ pub(crate) const IDEMPOTENCY_KEY: &str = "idempotency-key";
     params(("Idempotency-Key" = Option<String>, Header, description = "Names the request, so that \
         repeating it within 24 hours gives the same execution: a UUID as it is, any other text by \
         its hash. For an array each item's id follows from the key and its place, so that the same \
-        array can be repeated as a whole.")),
+        array can be repeated as a whole."),
+        ("traceparent" = Option<String>, Header, description = "Of which trace the executions are a \
+        part, as W3C Trace Context has it. A malformed one is ignored; it is no part of the request, \
+        which may be repeated with another one.")),
     responses(
         (status = 201, description = "Accepted and durable.", body = Submitted,
             headers(("Location" = String, description = "The path of the execution."))),
@@ -61,16 +67,29 @@ pub(crate) async fn submit(
     caller: Caller,
     _none: NoParams,
     request: Request,
+) -> Response {
+    let route = "/api/v1/executions";
+    let traced = Traced::begin(request.headers(), &app.ports.spans, route);
+    let answer = take(app, &caller, request, traced.trace()).await;
+    traced.answered(answer)
+}
+
+async fn take(
+    app: App,
+    caller: &Caller,
+    request: Request,
+    trace: Option<TraceParent>,
 ) -> Result<Response, ApiError> {
     let key = idempotency_key(request.headers())?;
     let body = body::read(request, &app.options, &app.bodies).await?;
     if body::is_array(&body) {
-        return submit_batch(app, &caller, key, &body).await;
+        return submit_batch(app, caller, (key, trace), &body).await;
     }
     caller.charge(Class::Submit, 1)?;
     let mut submission: Submission = body::parse(&body)?;
-    let named = own(&caller, &mut submission, key)?;
-    submit_one(app, &caller, named, submission).await
+    submission.trace = trace;
+    let named = own(caller, &mut submission, key)?;
+    submit_one(app, caller, named, submission).await
 }
 
 /// Asks for one execution, and answers when its owner has.
@@ -99,7 +118,7 @@ const ANSWER_BYTES: usize = 2048;
 async fn submit_batch(
     app: App,
     caller: &Caller,
-    key: Option<RequestId>,
+    (key, trace): (Option<RequestId>, Option<TraceParent>),
     text: &[u8],
 ) -> Result<Response, ApiError> {
     let items = body::parse_list(text)?;
@@ -126,7 +145,7 @@ async fn submit_batch(
             &app,
             caller,
             item,
-            key.map(|key| key.of_item(index)),
+            (key.map(|key| key.of_item(index)), trace),
             deadline,
         )
         .await;
@@ -163,10 +182,11 @@ async fn prepare_item(
     app: &App,
     caller: &Caller,
     item: &RawValue,
-    key: Option<RequestId>,
+    (key, trace): (Option<RequestId>, Option<TraceParent>),
     deadline: Instant,
 ) -> Result<(Named, Submission), ApiError> {
     let mut submission: Submission = body::parse(item.get().as_bytes())?;
+    submission.trace = trace;
     let named = own(caller, &mut submission, key)?;
     prepare(app, &mut submission, named, deadline).await?;
     Ok((named, submission))

@@ -142,6 +142,7 @@ impl Fake {
             health: None,
             live: None,
             figures: self.with(|state| Arc::clone(&state.figures)),
+            spans: Default::default(),
             recorder: None,
         }
     }
@@ -252,6 +253,7 @@ pub(crate) fn record(n: u32, status: Status, age: i64) -> ExecutionRecord {
         stderr: None,
         requeue_of: None,
         last_error: None,
+        trace: None,
     }
 }
 

@@ -56,6 +56,7 @@ pub(super) async fn start_executor(
         secrets: crate::secrets::keyring(settings)?,
         recorder,
         progress: progress(settings, health),
+        spans: metrics.spans().clone(),
     };
     let starting = retry_until_ready("what the executor needs", shutdown, || async {
         let (store, bus) = (parts.store.clone(), parts.bus.clone());

@@ -34,6 +34,7 @@ pub(super) fn of_process(
         Some(endpoint) => Metrics::sending(&Otlp {
             endpoint: endpoint.expose().clone(),
             interval: settings.otlp.interval(),
+            traces: settings.otlp.traces(),
             role: name,
             instance: instance(settings, roles),
         })?,

@@ -68,4 +68,5 @@ mod support;
 mod takeovers;
 mod tls;
 mod tours;
+mod traces;
 mod upgrades;

@@ -50,6 +50,7 @@ pub(super) fn record(id: i64, status: Status) -> Execution {
         stderr: Some(None),
         requeue_of: None,
         last_error: None,
+        trace_id: None,
     }
 }
 

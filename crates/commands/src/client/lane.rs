@@ -5,12 +5,12 @@ use crate::sync::{Arc, Mutex, PoisonError};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use attune_core::{PartitionId, RequestId};
+use attune_core::{PartitionId, RequestId, TraceParent};
 use attune_messages::v1::{
     ActionChanged, Cancel, Explain, ForceRelease, OperationsChanged, PausesChanged,
     PoliciesChanged, Submit,
 };
-use attune_messages::{PackBounds, PackSize, encode_raw};
+use attune_messages::{PackBounds, PackSize, Traces, encode_raw, encode_traced};
 use chrono::Utc;
 use serde_json::value::RawValue;
 use tokio::sync::OwnedSemaphorePermit;
@@ -57,10 +57,10 @@ impl Kind {
         }
     }
 
-    fn encode(self, message_id: Uuid, items: &[&RawValue]) -> Vec<u8> {
+    fn encode(self, message_id: Uuid, items: &[&RawValue], traces: &Traces) -> Vec<u8> {
         let now = Utc::now();
         match self {
-            Self::Submit => encode_raw::<Submit>(message_id, now, items),
+            Self::Submit => encode_traced::<Submit>(message_id, now, items, traces),
             Self::Cancel => encode_raw::<Cancel>(message_id, now, items),
             Self::Explain => encode_raw::<Explain>(message_id, now, items),
             Self::ForceRelease => encode_raw::<ForceRelease>(message_id, now, items),
@@ -105,6 +105,8 @@ pub(super) struct Command {
     kind: Kind,
     pub(super) request_id: RequestId,
     pub(super) item: Arc<RawValue>,
+    /// Of which trace it is a part.
+    trace: Option<TraceParent>,
     pub(super) ticket: Arc<Ticket>,
     /// Whether it was sent before: then its failure says nothing about the first.
     again: bool,
@@ -114,7 +116,7 @@ impl Command {
     pub(super) fn first(
         kind: Kind,
         request_id: RequestId,
-        item: Arc<RawValue>,
+        (item, trace): (Arc<RawValue>, Option<TraceParent>),
         permit: OwnedSemaphorePermit,
     ) -> Self {
         let ticket = Arc::new(Ticket {
@@ -127,6 +129,7 @@ impl Command {
             kind,
             request_id,
             item,
+            trace,
             ticket,
             again: false,
         }
@@ -137,6 +140,7 @@ impl Command {
             kind: self.kind,
             request_id: self.request_id,
             item: Arc::clone(&self.item),
+            trace: self.trace,
             ticket: Arc::clone(&self.ticket),
             again: true,
         }
@@ -144,6 +148,11 @@ impl Command {
 
     pub(super) fn is_submission(&self) -> bool {
         self.kind == Kind::Submit
+    }
+
+    /// How many bytes of a message it takes.
+    fn bytes(&self) -> usize {
+        self.item.get().len() + self.trace.map_or(0, |_| Traces::BYTES)
     }
 
     fn is_wanted(&self) -> bool {
@@ -178,7 +187,7 @@ impl Lane {
             let same_kind = pack.first().is_none_or(|first| first.kind == next.kind);
             let fits = size
                 .get_or_insert_with(|| next.kind.size(bounds))
-                .add(next.item.get().len());
+                .add(next.bytes());
             // One that no message can hold goes alone: the bus says what is wrong with it.
             let fits = match fits {
                 Ok(fits) => fits && same_kind,
@@ -282,7 +291,8 @@ async fn send_message(
         return Sent::Over;
     };
     let items: Vec<_> = pack.iter().map(|command| &*command.item).collect();
-    let body = kind.encode(message_id, &items);
+    let traces = Traces::of(pack.iter().map(|command| command.trace));
+    let body = kind.encode(message_id, &items, &traces);
     let mut message = Outgoing::new(topic.clone(), message_id, body);
     message.reply_to = Some(shared.reply_address.clone());
     let mut attempts = 1;

@@ -29,7 +29,9 @@ use std::fmt;
 use std::time::Duration;
 
 use attune_core::input::DEFAULT_MAX_BYTES;
-use attune_core::{ExecutionId, PartitionId, Reject, RejectCode, RequestId, Submission, WaitBound};
+use attune_core::{
+    ExecutionId, PartitionId, Reject, RejectCode, RequestId, Submission, TraceParent, WaitBound,
+};
 use attune_messages::v1::{
     Accepted, ActionChanged, Cancel, Explain, ForceRelease, OnReject, OperationsChanged,
     PausesChanged, PoliciesChanged, Submit,
@@ -414,6 +416,7 @@ struct Prepared {
     kind: Kind,
     request_id: RequestId,
     item: Arc<RawValue>,
+    trace: Option<TraceParent>,
 }
 
 impl Prepared {
@@ -424,6 +427,7 @@ impl Prepared {
             kind,
             request_id,
             item: Arc::from(item),
+            trace: None,
         }
     }
 }
@@ -436,12 +440,16 @@ impl Shared {
     ) -> Result<(PartitionId, Prepared), ClientError> {
         let request_id = *submission.request_id.get_or_insert_with(RequestId::fresh);
         let partition = PartitionId::of(&submission.action_ref, self.options.partitions);
+        let trace = submission.trace;
         let item = Submit {
             submission,
             on_reject: OnReject::Answer,
             wait_bound,
         };
-        let prepared = Prepared::new(Kind::Submit, request_id, &item);
+        let prepared = Prepared {
+            trace,
+            ..Prepared::new(Kind::Submit, request_id, &item)
+        };
         let bytes = prepared.item.get().len();
         let max = self.options.max_message_bytes.saturating_sub(FRAME_BYTES);
         if bytes > max {
@@ -467,8 +475,9 @@ impl Shared {
             kind,
             request_id,
             item,
+            trace,
         } = prepared;
-        let command = Command::first(kind, request_id, item, permit);
+        let command = Command::first(kind, request_id, (item, trace), permit);
         let waiter = self.pending.add(partition, &command).ok_or_else(|| {
             ClientError::Rejected(Reject::new(
                 RejectCode::Conflict,

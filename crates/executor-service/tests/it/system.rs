@@ -82,6 +82,7 @@ impl System {
             secrets: Default::default(),
             recorder: None,
             progress: Default::default(),
+            spans: Default::default(),
             name: name.to_owned(),
             partitions: PARTITIONS,
             lease_ttl: TTL,

@@ -51,6 +51,7 @@ async fn takeover(policies: bool) {
             secrets: Default::default(),
             recorder: None,
             progress: Default::default(),
+            spans: Default::default(),
             name: "measured".to_owned(),
             partitions: PARTITIONS,
             lease_ttl: Duration::from_secs(15),

@@ -47,6 +47,7 @@ impl Owner {
                     id: new.id,
                     parameters: submission.parameters,
                     timeout_seconds: submission.timeout_seconds,
+                    trace: submission.trace,
                 };
                 bodies.insert(new.id, body);
             }

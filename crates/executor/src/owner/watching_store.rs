@@ -127,6 +127,7 @@ impl World {
                     id,
                     parameters: parameters.clone(),
                     timeout_seconds: None,
+                    trace: None,
                 });
                 Reply::Bodies(bodies.collect())
             }

@@ -354,6 +354,10 @@ pub struct Grantee {
     pub worker: WorkerId,
     /// How many of the action that worker may run at once, where it is granted ahead of its slot.
     pub slots: Option<u32>,
+    /// When it was granted, by the owner's time.
+    pub at: Millis,
+    /// How long it had waited then, as in [`Wait`].
+    pub waited: Millis,
 }
 
 impl Grantee {

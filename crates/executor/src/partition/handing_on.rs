@@ -101,12 +101,13 @@ impl Partition {
             self.detector.granted(now, action, queue, granted, out);
             let key = (granted.execution_id, granted.attempt);
             let change = Change::of(granted.execution_id, granted.attempt);
+            let waited = now - granted.eligible_at;
             let queue = &*queue;
             self.note_grant(
                 now,
                 (action, queue),
                 (key, worker),
-                (grant_no, Some(slots)),
+                (grant_no, Some(slots), waited),
                 change,
                 out,
             );

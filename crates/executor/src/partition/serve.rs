@@ -224,11 +224,14 @@ impl Partition {
     ) {
         self.turns_left = self.turns_left.map(|left| left.saturating_sub(1));
         let key = (execution_id, attempt);
-        let (transition, put_back, counted) = match before {
-            Before::Waited(wait) => (Transition::grant(), None, Effect::Granted(wait)),
+        let (transition, put_back, counted, waited) = match before {
+            Before::Waited(wait) => {
+                let waited = wait.waited;
+                (Transition::grant(), None, Effect::Granted(wait), waited)
+            }
             Before::Kept(put_back) => {
                 let counted = Effect::Count(Counter::Granted);
-                (Transition::next_try(), Some(put_back), counted)
+                (Transition::next_try(), Some(put_back), counted, 0)
             }
         };
         let change = Change {
@@ -236,7 +239,7 @@ impl Partition {
             put_back,
             ..Change::of(execution_id, attempt)
         };
-        let grant = (self.next_grant_no(), None);
+        let grant = (self.next_grant_no(), None, waited);
         self.note_grant(now, (action, queue), (key, worker), grant, change, out);
         out.push(counted);
         self.has_started(action, key, out);
@@ -249,14 +252,14 @@ impl Partition {
         grant_no
     }
 
-    /// Writes a grant down, and has it told: of a slot, or ahead of one of so many.
+    /// Writes a grant down, and has it told: of a slot, or ahead of one of so many, after so long a wait.
     #[inline]
     pub(super) fn note_grant(
         &mut self,
         now: Millis,
         (action, queue): (&Arc<Action>, &ActionQueue),
         ((execution_id, attempt), worker): (Key, WorkerId),
-        (grant_no, slots): (i64, Option<u32>),
+        (grant_no, slots, waited): (i64, Option<u32>, Millis),
         change: Change,
         out: &mut Vec<Effect>,
     ) {
@@ -294,6 +297,8 @@ impl Partition {
             action: Arc::clone(action),
             worker,
             slots,
+            at: now,
+            waited,
         }));
     }
 

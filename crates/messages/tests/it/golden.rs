@@ -107,6 +107,28 @@ fn golden_values_arrive_in_their_fields() {
 }
 
 #[test]
+fn a_grant_with_a_trace_that_cannot_be_read_is_one_without() {
+    let given = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    let said = [
+        (Value::from(given), Some(given.to_owned())),
+        (Value::from("00-what"), None),
+        (Value::from(7), None),
+        (Value::Null, None),
+    ];
+    for (said, expected) in said {
+        let mut body = value(&golden("execution.requested", ""));
+        body["payload"]["grants"][0]["traceparent"] = said;
+        let body = body.to_string();
+        let sections: Vec<Section> = decode_batch(body.as_bytes(), MAX_BYTES).unwrap();
+        let trace = sections[0].grants[0].traceparent;
+        assert_eq!(trace.map(|trace| trace.to_string()), expected);
+        let written = serde_json::to_value(&sections[0].grants[0]).unwrap();
+        let written = written.get("traceparent").and_then(Value::as_str);
+        assert_eq!(written, expected.as_deref());
+    }
+}
+
+#[test]
 fn what_may_be_left_out_has_its_default() {
     let submit: Vec<Submit> = decode_batch(
         br#"{"message_id":"0198c1f0-5a00-7000-8000-000000000001","message_type":"partition.submit",

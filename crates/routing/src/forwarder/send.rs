@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use attune_core::{Bug, Refusal};
-use attune_messages::{PackBounds, PackSize, encode_raw};
+use attune_messages::{PackBounds, PackSize, Traces, encode_traced};
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
@@ -193,15 +193,18 @@ fn pack<R: Rules>(
     let mut size = PackSize::of::<R::Out>(bounds);
     let (mut items, mut deliveries) = (Vec::new(), Vec::new());
     while let Some(next) = lane.items.pop_front_if(|next| {
+        let trace = R::trace(&next.note).map_or(0, |_| Traces::BYTES);
+        let bytes = next.item.get().len() + trace;
         // The rules forward nothing that does not fit alone.
-        next.reply_to == reply_to && size.add(next.item.get().len()).unwrap_or(items.is_empty())
+        next.reply_to == reply_to && size.add(bytes).unwrap_or(items.is_empty())
     }) {
         deliveries.push(next.delivery);
         items.push((next.item, next.note));
     }
     let raw: Vec<&RawValue> = items.iter().map(|(item, _)| item.as_ref()).collect();
     let message_id = ids();
-    let body = encode_raw::<R::Out>(message_id, now.wall, &raw).into();
+    let traces = Traces::of(items.iter().map(|(_, note)| R::trace(note)));
+    let body = encode_traced::<R::Out>(message_id, now.wall, &raw, &traces).into();
     let message = Message {
         message_id,
         body,

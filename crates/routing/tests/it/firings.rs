@@ -1,10 +1,11 @@
 //! Rule firings keep their order, and their way.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use attune_core::{PartitionId, Refusal, RequestId, Submission};
 use attune_messages::v1::{EnforcementCreated, OnReject, Submit};
-use attune_messages::{decode_batch, encode};
+use attune_messages::{Envelope, decode_batch, encode};
 use attune_routing::{Arrived, DeliveryId, Firings, Input, Message, Senders, Target};
 use chrono::DateTime;
 use proptest::prelude::{any, prop, prop_assert, prop_assert_eq, proptest};
@@ -54,7 +55,7 @@ fn arrived(world: &World<Firings>, partition: u16) -> Vec<u64> {
 
 /// Each number once, when it was first seen.
 fn first_seen(numbers: Vec<u64>) -> Vec<u64> {
-    let mut seen = std::collections::BTreeSet::new();
+    let mut seen = BTreeSet::new();
     numbers.into_iter().filter(|n| seen.insert(*n)).collect()
 }
 
@@ -296,6 +297,86 @@ fn a_client_names_nobody_but_itself() {
         );
     }
     assert!(world.open.is_empty());
+}
+
+fn trace(number: u128) -> String {
+    format!("00-{number:032x}-00f067aa0ba902b7-01")
+}
+
+/// Of which traces firings are parts goes with them, packed as they are with others that are parts of none; an own one
+/// counts before that of the message.
+#[test]
+fn a_firing_keeps_its_trace() {
+    let mut world = World::new(RULES, BOUNDS);
+    let ids = (1..).map(Uuid::from_u128);
+    let mut ids = ids.take(3);
+    let mut deliver = |headers: Vec<(String, String)>, body: Vec<u8>| {
+        let id = ids.next().expect("three are enough");
+        world
+            .deliver_with(id, body, headers)
+            .expect("it wants more");
+    };
+    let header = |text: String| vec![("traceparent".to_owned(), text)];
+    // While this one is on its way the others gather.
+    deliver(Vec::new(), body(vec![firing(1, 0)]));
+    let mut own: serde_json::Value =
+        serde_json::from_slice(&body(vec![firing(1, 1), firing(1, 2)])).expect("JSON");
+    own["traces"] = serde_json::json!({"1": trace(2), "9": trace(9)});
+    deliver(header(trace(1)), own.to_string().into_bytes());
+    deliver(header("00-malformed".to_owned()), body(vec![firing(1, 3)]));
+    world.answer_all(&Say::Confirm);
+    let kept = world.kept_by(Target::Partition(PartitionId(1)));
+    assert_eq!(kept.len(), 2);
+    let mut found = Vec::new();
+    for message in kept {
+        let envelope = Envelope::parse(&message.body, MAX_BYTES).expect("an owner can read it");
+        let traces = envelope.traces();
+        for (place, submit) in submits(message).iter().enumerate() {
+            let trace = traces.get(place).map(|trace| trace.to_string());
+            found.push((number(&submit.submission), trace));
+        }
+    }
+    let expected = [
+        (0, None),
+        (1, Some(trace(1))),
+        (2, Some(trace(2))),
+        (3, None),
+    ];
+    assert_eq!(found, expected);
+}
+
+/// A firing that just fits goes without its trace, and one that does not fit when it is routed is refused as it is without.
+#[test]
+fn a_trace_makes_no_firing_too_large() {
+    let mut carried = 0;
+    let around = body(vec![firing(1, 0)]).len() + r#","text":"\"\"""#.len() + 2;
+    let mut outcomes = BTreeSet::new();
+    for bytes in MAX_BYTES - around - 200..MAX_BYTES - around {
+        let both = [None, Some(trace(1))].map(|trace| {
+            let mut world = World::new(RULES, BOUNDS);
+            let mut large = firing(1, 0);
+            let text = format!("\"{}\"", "x".repeat(bytes));
+            large.parameters =
+                to_raw_value(&serde_json::json!({"n": 0, "text": text})).expect("JSON");
+            let body = body(vec![large]);
+            assert!(body.len() <= MAX_BYTES);
+            let headers = trace.map(|text| ("traceparent".to_owned(), text));
+            world.deliver_with(Uuid::from_u128(1), body, headers.into_iter().collect());
+            world.answer_all(&Say::Confirm);
+            let kept = world.kept_by(Target::Partition(PartitionId(1)));
+            assert!(kept.iter().all(|message| message.body.len() <= MAX_BYTES));
+            let traced = kept.iter().filter(|message| {
+                let read = Envelope::parse(&message.body, MAX_BYTES).expect("an owner can read it");
+                !read.traces().is_empty()
+            });
+            carried += traced.count();
+            (kept.len(), world.kept_by(Target::Letters).len())
+        });
+        assert_eq!(both[0], both[1], "{bytes}");
+        outcomes.insert(both[0]);
+    }
+    assert_eq!(outcomes.len(), 2, "some fit, and some do not");
+    assert!(carried > 0, "with room it goes along");
 }
 
 /// Only items with one asker travel together.

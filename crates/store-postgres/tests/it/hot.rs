@@ -137,7 +137,8 @@ async fn a_commit_finds_executions_by_nothing_but_their_key() {
             let parts = Part::ALL.into_iter();
             let parts = parts.filter(|part| bits & 1 << *part as u16 != 0);
             let of = CommitOf::parts(parts);
-            if of.has(Part::Instant) && !of.has(Part::Accepts) {
+            let needs = of.has(Part::Instant) || of.has(Part::Traced);
+            if needs && !of.has(Part::Accepts) {
                 continue;
             }
             let finding = [Part::Grants, Part::Changes, Part::Ends];

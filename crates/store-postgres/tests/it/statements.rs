@@ -9,7 +9,7 @@ use crate::support::on_fresh_db;
 /// Each part alone, with what it needs, and all but each.
 fn commits() -> Vec<CommitOf> {
     let needs = |part| match part {
-        Part::Instant => Some(Part::Accepts),
+        Part::Instant | Part::Traced => Some(Part::Accepts),
         _ => None,
     };
     let alone = |part| CommitOf::parts([Some(part), needs(part)].into_iter().flatten());

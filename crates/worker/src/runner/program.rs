@@ -31,6 +31,9 @@ use crate::options::WorkerOptions;
 /// How long a program may take to begin below an attendant.
 const ATTENDING: Duration = Duration::from_secs(30);
 
+/// The variable in which a program finds of which trace it is a part, as tools of OpenTelemetry expect it.
+const TRACEPARENT: &str = "TRACEPARENT";
+
 /// Runs programs, each in a folder, a process group and an environment of its own.
 #[derive(Clone)]
 pub(crate) struct Programs {
@@ -203,7 +206,10 @@ impl Programs {
         let action = request.env.iter().filter(|_| !self.is_own);
         let action =
             action.filter_map(|(name, value)| Some((name.as_str(), OsStr::new(value.plain()?))));
-        let environment: BTreeMap<&OsStr, &OsStr> = (own.chain(action).chain(of_run))
+        let trace = request.traceparent.filter(|_| !self.is_own);
+        let trace = trace.map(|trace| trace.to_string());
+        let trace = trace.as_ref().map(|it| (TRACEPARENT, OsStr::new(it)));
+        let environment: BTreeMap<&OsStr, &OsStr> = (own.chain(action).chain(of_run).chain(trace))
             .map(|(name, value)| (OsStr::new(name), value))
             .collect();
         let cgroup = self

@@ -61,6 +61,7 @@ pub(super) fn request(run: Run, parameters: &Value) -> Grant {
         env: BTreeMap::new(),
         resources: Resources::default(),
         slots: None,
+        traceparent: None,
     }
 }
 

@@ -326,6 +326,7 @@ pub(crate) fn request(id: i64, run: Run, parameters: Value) -> Grant {
         env: BTreeMap::new(),
         resources: Resources::default(),
         slots: None,
+        traceparent: None,
     }
 }
 
