@@ -1,6 +1,5 @@
 //! A bus that is measured.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -69,7 +68,7 @@ fn kind(topic: &Topic) -> &'static str {
 impl Bus for Measured {
     async fn publish(&self, messages: Vec<Outgoing>) -> Result<(), PublishError> {
         let (count, began) = (messages.len(), Instant::now());
-        let topics: HashMap<Uuid, &'static str> = messages
+        let topics: Vec<(Uuid, &'static str)> = messages
             .iter()
             .map(|message| (message.message_id, kind(&message.topic)))
             .collect();
@@ -78,9 +77,8 @@ impl Bus for Measured {
             Ok(()) => 0,
             Err(PublishError::Refused(refused)) => {
                 for one in refused {
-                    if let (Refusal::Forbidden(_), Some(topic)) =
-                        (&one.why, topics.get(&one.message_id))
-                    {
+                    let topic = topics.iter().find(|(id, _)| *id == one.message_id);
+                    if let (Refusal::Forbidden(_), Some((_, topic))) = (&one.why, topic) {
                         let topic = Label::new("topic", *topic);
                         self.figures.forbidden.add(1, &[topic]);
                     }
