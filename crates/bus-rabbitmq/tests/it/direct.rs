@@ -26,6 +26,8 @@ fn direct_topics() -> [Topic; 2] {
 enum Fate {
     Confirmed,
     Unroutable,
+    /// The broker takes it back, as it does with what was on its way to a queue that ends just then.
+    Nacked,
     Unknown,
 }
 
@@ -35,10 +37,11 @@ async fn publish(bus: &dyn Bus, topic: &Topic, number: u64) -> Fate {
     match within("an answer", bus.publish(vec![message])).await {
         Ok(()) => Fate::Confirmed,
         Err(PublishError::Unconfirmed(_)) => Fate::Unknown,
-        Err(error) => {
-            assert_eq!(error.refusal_of(id), Some(&Refusal::Unroutable), "{error}");
-            Fate::Unroutable
-        }
+        Err(error) => match error.refusal_of(id) {
+            Some(Refusal::Unroutable) => Fate::Unroutable,
+            Some(Refusal::Full) => Fate::Nacked,
+            other => panic!("{other:?}: {error}"),
+        },
     }
 }
 
