@@ -40,6 +40,13 @@ impl ApiFigures {
 }
 
 impl ApiFigures {
+    /// Shows what was not seen yet as none: an alert that asks for its rate has to know what there was before.
+    pub(crate) fn begin(&self) {
+        for reason in ["unauthenticated", "forbidden"] {
+            self.auth_failures.add(0, &[Label::new("reason", reason)]);
+        }
+    }
+
     /// A request was answered with an error of this code.
     pub(crate) fn refused(&self, route: &str, code: &str) {
         let reason = match code {

@@ -144,6 +144,7 @@ impl ApiServer {
     /// Shows what it counts among the metrics.
     pub fn export(&self, meter: &Meter) {
         self.figures.export(meter);
+        self.figures.begin();
         let help = "Connections to the API that are open.";
         self.api.open().export(meter, "api.connections", help);
     }

@@ -54,8 +54,8 @@ pub(crate) async fn run(
 /// The file of the first key, in the folder of the data, where nobody sees it being told.
 pub(crate) const FIRST_KEY_FILE: &str = "admin.key";
 
-/// Makes the first key and tells it: on a terminal once, and otherwise in a file that nobody else may read, as
-/// what is printed ends up in logs there.
+/// Makes the first key and tells it: in a file that nobody else may read, and on a terminal, where the log soon
+/// stands in its place. What is printed elsewhere ends up in logs.
 ///
 /// # Errors
 /// When the store fails. That the file cannot be written is told, and ends nothing: on this machine no key is
@@ -64,15 +64,15 @@ pub(crate) async fn hand_out_first_key(store: &dyn Store, folder: &Path) -> anyh
     let Some(made) = first_key(store).await? else {
         return Ok(());
     };
+    let file = folder.join(FIRST_KEY_FILE);
     if std::io::stdout().is_terminal() {
         crate::say(&format!(
             "The first key, which may do everything and is shown this once: {}\n(On this machine none is \
-             needed unless api.auth is `required`.)",
-            made.key
+             needed unless api.auth is `required`. It is in {} as well.)",
+            made.key,
+            file.display()
         ));
-        return Ok(());
     }
-    let file = folder.join(FIRST_KEY_FILE);
     match write_new(&file, &made.key) {
         Ok(()) => {
             tracing::info!(key.id = %made.id, file = %file.display(), "the first key is in a file")

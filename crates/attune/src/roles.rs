@@ -128,9 +128,6 @@ pub(crate) async fn serve(
     figures::export_parts(settings, &parts, roles, &metrics);
     if settings.wiring == attune_config::Wiring::Embedded {
         apply_core_pack(parts.store.as_ref(), settings).await?;
-        if roles.contains(&Role::Api) {
-            keys_command::hand_out_first_key(parts.store.as_ref(), &settings.data_dir).await?;
-        }
     }
     started::note(settings, roles, &parts, &shutdown);
     // They outlive the stop: a worker may let what it runs go on for hours.
@@ -148,6 +145,10 @@ pub(crate) async fn serve(
     watch_bus(&parts, &health, &shutdown);
     if settings.wiring == attune_config::Wiring::Embedded {
         watch_file(&parts, &shutdown);
+        // Once everything has started: a start that fails has made no key that nobody sees again.
+        if roles.contains(&Role::Api) {
+            keys_command::hand_out_first_key(parts.store.as_ref(), &settings.data_dir).await?;
+        }
     }
     process.ready();
     systemd::ready();

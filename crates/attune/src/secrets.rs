@@ -28,7 +28,12 @@ pub(crate) enum SecretsCommand {
 pub(crate) fn run(command: &SecretsCommand) -> anyhow::Result<ExitCode> {
     let SecretsCommand::NewKey { id } = command;
     let id = id.clone();
-    let id = id.unwrap_or_else(|| Utc::now().format("k%Y%m%d-%H%M%S").to_string());
+    // The time is for people; the rest, so that two machines never give two keys one name.
+    let id = id.unwrap_or_else(|| {
+        let time = Utc::now().format("k%Y%m%d-%H%M%S");
+        let rest = uuid::Uuid::new_v4().simple().to_string();
+        format!("{time}-{}", &rest[..8])
+    });
     let key = attune_secrets::new_key(&id).map_err(|words| anyhow!(words))?;
     print_all(&format!("{key}\n"))
 }

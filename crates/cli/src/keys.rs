@@ -255,6 +255,7 @@ async fn create(
         let good = |it: &&KeyView| it.name == asked.name && it.state == KeyState::Good;
         if let Some(key) = known.iter().find(good) {
             let words = format!("there is a good key of {} already: {}", key.name, key.id);
+            asked.place.is_kept(&words)?;
             return Ok(match json {
                 true => Output::json(key),
                 false => Output::text(words),
@@ -302,6 +303,18 @@ impl Place {
                 KeyFailure::refused(format!("--out {path}: {error}; no key was made"))
             })?;
         Ok(Reserved(Some((path.clone(), file))))
+    }
+
+    /// Refuses to go on with a key that is known, and that nobody has written down where it was to be.
+    fn is_kept(&self, known: &str) -> Result<(), KeyFailure> {
+        match &self.out {
+            Some(path) if !path.exists() => Err(KeyFailure::refused(format!(
+                "{known}, and --out {} is not there: bring the file from where it was made, or put another key in the \
+                 place of that one (`attune keys rotate`)",
+                path.display()
+            ))),
+            _ => Ok(()),
+        }
     }
 }
 

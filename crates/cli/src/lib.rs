@@ -168,8 +168,10 @@ fn read_key(path: &Path) -> Result<String, Failure> {
         .permissions()
         .mode();
     if mode & 0o007 != 0 {
-        let words = "other accounts may read or change it; take that from them: chmod o= FILE";
-        return Err(failed(words.to_owned()));
+        return Err(failed(format!(
+            "other accounts may read or change it; take that from them: chmod o= {}",
+            path.display()
+        )));
     }
     std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))
 }

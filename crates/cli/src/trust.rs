@@ -2,11 +2,15 @@
 
 use std::error::Error;
 use std::io::{self, Read as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use reqwest::{Certificate, ClientBuilder, Identity};
 use rustls::CertificateError;
+use rustls::pki_types::pem::{self, PemObject as _};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
 
 /// How large a file may be, in bytes.
 const MAX_FILE_BYTES: u64 = 1024 * 1024;
@@ -48,11 +52,45 @@ impl Trust {
         if let Some(file) = &self.client_cert_file {
             let unfit = |problem: &str| format!("--client-cert-file {}: {problem}", file.display());
             let text = read(file).map_err(|error| unfit(&error))?;
+            let mode = std::fs::metadata(file).map_or(0, |about| about.permissions().mode());
+            if mode & 0o077 != 0 {
+                return Err(unfit(&format!(
+                    "its key may be read by other accounts: chmod 600 {}",
+                    file.display()
+                )));
+            }
+            fits(&text).map_err(|error| unfit(&error))?;
             let identity = Identity::from_pem(&text)
                 .map_err(|_| unfit("it must have a certificate and its key, both as PEM"))?;
             builder = builder.identity(identity);
         }
         Ok(builder)
+    }
+}
+
+/// Looks whether a certificate and its key can be used together; the client that is built of them says no more than
+/// that it cannot be built.
+fn fits(text: &[u8]) -> Result<(), String> {
+    let pem = |error: pem::Error| format!("it is no PEM: {error}");
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text).collect();
+    let chain = chain.map_err(pem)?;
+    if chain.is_empty() {
+        return Err("there is no certificate in it, beside the key".to_owned());
+    }
+    let key = PrivateKeyDer::from_pem_slice(text).map_err(|_| {
+        "there is no private key in it that can be read: in PEM (PKCS #8, PKCS #1 or SEC 1), without a password"
+            .to_owned()
+    })?;
+    let key = rustls::crypto::ring::sign::any_supported_type(&key)
+        .map_err(|error| format!("its key cannot be used: {error}"))?;
+    match CertifiedKey::new(chain, key).keys_match() {
+        Ok(()) => Ok(()),
+        Err(rustls::Error::InconsistentKeys(_)) => {
+            Err("the key in it is not that of its first certificate".to_owned())
+        }
+        Err(error) => Err(format!(
+            "its certificate cannot be used ({error}); it must be of version 3, as `openssl x509 -req -extfile` makes it"
+        )),
     }
 }
 
@@ -95,6 +133,12 @@ fn in_words(error: &rustls::Error) -> String {
         rustls::Error::InvalidCertificate(
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
         ) => "use one of its names in the URL",
+        rustls::Error::InvalidCertificate(
+            CertificateError::Expired | CertificateError::ExpiredContext { .. },
+        ) => "the server needs a new one, or the clock here is ahead",
+        rustls::Error::InvalidCertificate(
+            CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. },
+        ) => "the clock here is behind, or that of whoever made it was ahead",
         rustls::Error::InvalidMessage(_) => "no TLS is spoken there: use http:// if that is right",
         rustls::Error::AlertReceived(rustls::AlertDescription::CertificateRequired) => {
             "the server wants a certificate: --client-cert-file or ATTUNE_CLIENT_CERT_FILE"

@@ -207,6 +207,11 @@ fn migrations() -> Vec<Migration> {
             "additive_letter_sender",
             include_str!("../../../migrations/postgres/0042_additive_letter_sender.sql"),
         ),
+        (
+            43,
+            "additive_upkeep_bounds",
+            include_str!("../../../migrations/postgres/0043_additive_upkeep_bounds.sql"),
+        ),
     ];
     all.into_iter()
         .chain(cfg!(attune_next).then_some(NEXT))

@@ -27,6 +27,7 @@ const ONLY_OWNER: u32 = 0o600;
 pub async fn back_up(options: &SqliteOptions, to: &Path) -> Result<u64, StoreError> {
     let (options, to) = (options.clone(), to.to_owned());
     spawned(async move {
+        not_beside(&options.path, &to)?;
         let partial = made(&to)?;
         let copied = match copy(&options, &partial).await {
             Ok(()) => kept(&partial, &to),
@@ -39,6 +40,25 @@ pub async fn back_up(options: &SqliteOptions, to: &Path) -> Result<u64, StoreErr
         copied
     })
     .await
+}
+
+/// What SQLite, and the store, have beside a database.
+const BESIDE: [&str; 4] = ["-journal", "-wal", "-shm", ".lock"];
+
+/// Refuses a name that would be taken for a part of the database that is copied.
+fn not_beside(from: &Path, to: &Path) -> Result<(), StoreError> {
+    let is_taken = BESIDE.iter().any(|end| {
+        let mut name = from.file_name().unwrap_or_default().to_owned();
+        name.push(end);
+        to.file_name() == Some(&name)
+    });
+    match is_taken {
+        true => Err(cannot(
+            to,
+            &"a file of this name would be taken for a part of the database; choose another",
+        )),
+        false => Ok(()),
+    }
 }
 
 /// The empty file that is to be filled.

@@ -167,6 +167,11 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
         "additive_letter_sender",
         include_str!("../../../migrations/sqlite/0037_additive_letter_sender.sql"),
     ),
+    (
+        38,
+        "additive_audit_of_tomorrow",
+        include_str!("../../../migrations/sqlite/0038_additive_audit_of_tomorrow.sql"),
+    ),
 ];
 
 fn migrator() -> Migrator {

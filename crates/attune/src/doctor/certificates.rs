@@ -85,7 +85,7 @@ fn judge(name: &'static str, seen: Result<Vec<(String, i64)>, TlsError>, found: 
             (
                 left < 0,
                 State::Problem,
-                format!("{file} is over, since {} days", -days),
+                format!("{file} is over, since {} days", (-left).div_euclid(DAY)),
                 advice,
             ),
             (

@@ -309,7 +309,10 @@ async fn audit(store: &dyn Store, found: &mut Findings) {
         "audit log",
         [(unchained > 0, State::Problem, says, advice)],
         || match newest.first() {
-            Some(entry) => format!("the newest entry is {} by {}", entry.what, entry.who),
+            Some(entry) => format!(
+                "the newest entry is {} by {}; `attune audit verify` looks at all",
+                entry.what, entry.who
+            ),
             None => "it is empty".to_owned(),
         },
     );

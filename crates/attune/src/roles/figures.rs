@@ -124,8 +124,13 @@ fn of(pool: &PoolFigures) -> Vec<Label> {
 
 /// Sends what was not sent yet, as far as the collector takes it in time.
 pub(super) async fn end(metrics: Metrics) {
-    let ended = tokio::task::spawn_blocking(move || metrics.end());
-    if tokio::time::timeout(LAST_FIGURES, ended).await.is_err() {
+    // A thread of its own: the end of the runtime waits for those that it has, and a collector may hang.
+    let (done, is_done) = tokio::sync::oneshot::channel();
+    let ending = std::thread::Builder::new().spawn(move || {
+        metrics.end();
+        done.send(()).ok();
+    });
+    if ending.is_err() || tokio::time::timeout(LAST_FIGURES, is_done).await.is_err() {
         tracing::debug!("the last metrics were not sent in time");
     }
 }

@@ -8,6 +8,7 @@ use anyhow::{Context as _, ensure};
 use attune_history::judge_action;
 use attune_record::now_ns;
 use attune_testkit::{Gate, Process, System, Wiring, wait_for};
+use chrono::{Local, NaiveDateTime, TimeDelta};
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
@@ -105,6 +106,17 @@ impl<'a> Rig<'a> {
             (Speaks::Http, "echo") => json!({"program": ["/bin/cat"]}),
             (Speaks::Http, _) => json!({"program": ["/bin/true"]}),
         }
+    }
+
+    /// When nothing was left of what had no end of its own: of workers that were killed, and of those that had lost
+    /// their lease, as they do where a crashed API takes long to come back.
+    async fn gone(&self) -> anyhow::Result<Vec<i64>> {
+        let mut gone = self.gone.borrow().clone();
+        for process in self.workers.lock().await.values() {
+            gone.extend(lost_lives(&process.log())?);
+        }
+        gone.sort_unstable();
+        Ok(gone)
     }
 
     /// Does one of [`STEPS`], with more to do for the workers than they have slots.
@@ -232,6 +244,25 @@ async fn killed(rig: &Rig<'_>) -> anyhow::Result<()> {
     nothing_is_left(rig.system).await
 }
 
+/// When a worker that had lost its lease served again, by its log: it has killed what it ran before that.
+fn lost_lives(log: &str) -> anyhow::Result<Vec<i64>> {
+    let (mut is_lost, mut again) = (false, Vec::new());
+    for line in log.lines() {
+        if line.contains("the lease is lost") {
+            is_lost = true;
+        } else if is_lost && line.contains("serving pool") {
+            is_lost = false;
+            let time = line.split(' ').next().context("a time")?;
+            let time: NaiveDateTime = time.parse().with_context(|| line.to_owned())?;
+            let time = time.and_local_timezone(Local).latest().context("a time")?;
+            // The log is in milliseconds.
+            let time = time + TimeDelta::milliseconds(1);
+            again.push(time.timestamp_nanos_opt().context("a time of today")?);
+        }
+    }
+    Ok(again)
+}
+
 /// A program ends when its worker is killed, long before anybody else may have its slot.
 async fn programs_end_with_their_worker(rig: &Rig<'_>) -> anyhow::Result<()> {
     const REF: &str = "it.held";
@@ -270,7 +301,7 @@ async fn tried_until_they_succeed(rig: &Rig<'_>, batch: &Batch) -> anyhow::Resul
         batch.action_ref
     );
     all_are(&executions, "succeeded")?;
-    let runs = batch.recording.ended_by(&rig.gone.borrow())?;
+    let runs = batch.recording.ended_by(&rig.gone().await?)?;
     judge(&runs, batch.limit, &batch.accepted).context(batch.action_ref)?;
     tell_checker(rig.system, batch.action_ref, &runs)?;
     Ok(executions)
@@ -279,7 +310,7 @@ async fn tried_until_they_succeed(rig: &Rig<'_>, batch: &Batch) -> anyhow::Resul
 /// Each began at most once, and what its worker took with it is abandoned.
 async fn tried_once(rig: &Rig<'_>) -> anyhow::Result<Vec<Value>> {
     let executions = ended(rig, ONCE).await?;
-    let runs = Recording::of(rig.system, ONCE).ended_by(&rig.gone.borrow())?;
+    let runs = Recording::of(rig.system, ONCE).ended_by(&rig.gone().await?)?;
     let began: BTreeSet<i64> = runs.iter().map(|run| run.execution_id.0).collect();
     ensure!(began.len() == runs.len(), "an execution began twice");
     let verdict = judge_action(&runs, Some(2));

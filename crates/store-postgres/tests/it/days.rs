@@ -171,3 +171,34 @@ async fn pages_over_many_days_are_one_list() {
     })
     .await;
 }
+
+/// Whoever does the upkeep drops no day that is not over, no requests of today's, and makes no days without end.
+#[tokio::test]
+async fn the_upkeep_goes_within_its_bounds() {
+    on_fresh_db(|db| async move {
+        let count = async |of: &str| -> i64 {
+            let days = "SELECT count(*) FROM pg_class WHERE relname ~ ('^' || $1 || '_[0-9]{8}$') AND relkind = 'r'";
+            let counted = sqlx::query_scalar(days).bind(of).fetch_one(&db.sql).await;
+            counted.unwrap()
+        };
+        for whole in ["request", "execution_history"] {
+            let made = count(whole).await;
+            assert!(made > 1, "{made}");
+            let dropped: bool =
+                sqlx::query_scalar("SELECT attune.drop_day($1, now() + interval '10 days')")
+                    .bind(whole)
+                    .fetch_one(&db.sql)
+                    .await
+                    .unwrap();
+            assert!(!dropped, "{whole}");
+            assert_eq!(count(whole).await, made);
+            sqlx::query("SELECT attune.make_days($1, 400)")
+                .bind(whole)
+                .execute(&db.sql)
+                .await
+                .unwrap();
+            assert_eq!(count(whole).await, 32, "{whole}");
+        }
+    })
+    .await;
+}

@@ -7,6 +7,7 @@ use attune_store::{
     DeadLetterStore as _, ExecutionStore as _, HistoryRetention, NewDeadLetter,
     PartitionStore as _, RecordRetention, Store as _, StoreError, WorkerStore as _,
 };
+use sqlx::AssertSqlSafe;
 
 use crate::support::{TestDb, on_fresh_db};
 
@@ -382,6 +383,37 @@ async fn an_earlier_text_of_a_migration_is_accepted() {
         assert!(
             db.store.migrate().await.is_err(),
             "nobody knows what it was"
+        );
+    })
+    .await;
+}
+
+/// One entry from a moment when the clock was ahead does not keep those behind it for as long.
+#[tokio::test]
+async fn an_entry_of_tomorrow_goes_with_those_behind_it() {
+    on_fresh_db(|db| async move {
+        let days = |days: &[i32]| {
+            let values: Vec<_> = days
+                .iter()
+                .map(|it| format!("(now() + interval '{it} days')"))
+                .collect();
+            format!(
+                "INSERT INTO attune.audit_log (at, who, what, target, request_id)
+                 SELECT at, 'ann', 'w', 't', gen_random_uuid() FROM (VALUES {}) AS v (at)",
+                values.join(", ")
+            )
+        };
+        // The last of tomorrow has nothing old behind it.
+        let entries = days(&[-500, 300, -450, 300, -1]);
+        sqlx::raw_sql(AssertSqlSafe(entries))
+            .execute(&db.sql)
+            .await
+            .unwrap();
+        db.store.maintain_history(KEEP_THREE_DAYS).await.unwrap();
+        let chain = attune_store::check_chain(&db.store, None).await.unwrap();
+        assert_eq!(
+            (chain.entries, chain.first, chain.broken),
+            (2, Some(4), None)
         );
     })
     .await;

@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 
-use attune_store::{Batch, ExecutionStore as _, PartitionStore as _, Store as _};
+use attune_store::{Batch, ExecutionStore as _, PartitionStore as _, Store as _, StoreError};
 use attune_store_sqlite::{SqliteOptions, SqliteStore, back_up};
 
 use crate::support::Owner;
@@ -55,6 +55,12 @@ async fn a_copy_is_whole_and_nobody_elses() {
         .find(|name| name.to_string_lossy().ends_with(".partial"));
     assert_eq!(partial, None);
 
+    // SQLite would take it for the end of a transaction that was broken off, and remove it.
+    for end in ["-journal", "-wal", "-shm", ".lock"] {
+        let beside = folder.path().join(format!("attune.db{end}"));
+        let refused = back_up(&SqliteOptions::new(&file), &beside).await;
+        assert!(matches!(refused, Err(StoreError::Conflict(_))), "{end}");
+    }
     let missing = folder.path().join("missing.db");
     let nothing = back_up(
         &SqliteOptions::new(&missing),

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use attune_core::{Outcome, Status};
+use attune_core::{Outcome, RequestId, Status};
 use attune_store::{
-    Batch, ExecutionFilter, ExecutionStore as _, HistoryRetention, PartitionStore as _,
-    RecordRetention,
+    Actor, AuditStore as _, Batch, ExecutionFilter, ExecutionStore as _, HistoryRetention,
+    NewAudit, PartitionStore as _, RecordRetention, What, check_chain,
 };
 use attune_store_sqlite::SqliteStore;
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{Connection as _, SqliteConnection};
 
 use crate::support::{Owner, eventually};
 
@@ -85,4 +87,49 @@ async fn an_endless_retention_keeps_everything() {
         let known = store.look_up(&[request], &[]).await.unwrap().requests;
         assert_eq!(known.len(), 1);
     }
+}
+
+/// One entry of the audit log from a moment when the clock was ahead does not keep those behind it for as long, nor
+/// does it stay when they go: the chain has one end.
+#[tokio::test]
+async fn an_entry_of_tomorrow_goes_with_those_behind_it() {
+    let store = SqliteStore::temporary().await.unwrap();
+    let file = SqliteConnectOptions::new().filename(store.path());
+    let mut foreign = SqliteConnection::connect_with(&file).await.unwrap();
+    // The last of tomorrow has nothing old behind it.
+    for (number, days) in [-500, 300, -450, 300, -1].into_iter().enumerate() {
+        sqlx::query(
+            "INSERT INTO audit_log (at, who, what, target, request_id)
+             VALUES (strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', ?1 || ' days'), 'ann', 'w', 't', ?2)",
+        )
+        .bind(days)
+        .bind(format!("0194f6f0-0000-7000-8000-00000000000{number}"))
+        .execute(&mut foreign)
+        .await
+        .unwrap();
+    }
+    foreign.close().await.unwrap();
+    // Who writes the next entry makes links of all.
+    let next = NewAudit {
+        request_id: RequestId::fresh(),
+        who: Actor::at_console("ann"),
+        what: What::KeyCreate,
+        target: "t".to_owned(),
+        reason: None,
+        before: None,
+        after: None,
+    };
+    store.note_audit(&next).await.unwrap();
+    assert_eq!(check_chain(&store, None).await.unwrap().entries, 6);
+    let keep = HistoryRetention {
+        history: DAY,
+        requests: DAY,
+        records: RecordRetention::USUAL,
+    };
+    store.maintain_history(keep).await.unwrap();
+    let chain = check_chain(&store, None).await.unwrap();
+    assert_eq!(
+        (chain.entries, chain.first, chain.broken),
+        (3, Some(4), None)
+    );
 }

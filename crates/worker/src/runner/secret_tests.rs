@@ -111,3 +111,26 @@ async fn what_no_worker_can_open_fails() {
     let outcome = bench.run(moved).await;
     assert_eq!(outcome.code, Some(EndCode::SecretUnavailable));
 }
+
+/// A file that was cut off, and a folder in which anybody may put links, are no secrets.
+#[tokio::test]
+async fn a_secret_that_is_empty_or_that_anybody_may_replace_is_refused() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let dir = tempfile::tempdir().unwrap();
+    let open = dir.path().join("open");
+    std::fs::create_dir(&open).unwrap();
+    std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o777)).unwrap();
+    std::fs::write(dir.path().join("token"), "\n").unwrap();
+    std::fs::write(open.join("token"), "token-of-the-worker\n").unwrap();
+    for (folder, word) in [(dir.path(), "it is empty"), (open.as_path(), "chmod o-w")] {
+        let bench = bench_with(with_secrets(&Keyring::default(), folder));
+        let mut asked = request(Run::Program(vec!["/bin/true".to_owned()]), &json!({}));
+        asked
+            .env
+            .insert("TOKEN".to_owned(), EnvValue::secret("token"));
+        let outcome = bench.run(asked).await;
+        assert_eq!(outcome.code, Some(EndCode::SecretUnavailable));
+        assert!(error(&outcome).contains(word), "{outcome:?}");
+    }
+}

@@ -1,6 +1,7 @@
 //! The secrets of runs: what is sealed in their parameters, and what their environment names.
 
 use std::borrow::Cow;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use attune_core::secret::check_secret_name;
@@ -120,12 +121,21 @@ impl Vault {
 
 fn read_whole(place: &Path, read: fn(&Path) -> Result<String, String>) -> Result<String, String> {
     let unusable = |why: &str| Err(format!("cannot be used: {}: {why}", place.display()));
+    // Whoever may put links there chooses what is read with the rights of the worker.
+    let folder = place.parent().map(std::fs::metadata);
+    if folder.is_some_and(|it| it.is_ok_and(|about| about.permissions().mode() & 0o002 != 0)) {
+        return unusable("everybody may write into its folder (chmod o-w)");
+    }
     match read(place) {
         Err(why) => unusable(&why),
         Ok(text) if text.contains('\0') => unusable("it has a NUL character"),
         Ok(text) => {
             let text = text.strip_suffix('\n').unwrap_or(&text);
-            Ok(text.strip_suffix('\r').unwrap_or(text).to_owned())
+            match text.strip_suffix('\r').unwrap_or(text) {
+                // As a full disk or a copy that was broken off leaves it.
+                "" => unusable("it is empty"),
+                text => Ok(text.to_owned()),
+            }
         }
     }
 }
