@@ -9,14 +9,23 @@ use sqlx::sqlite::SqliteConnection;
 use crate::error::Failure;
 use crate::{audit, sql};
 
-/// Ends every lease in the file. To be called by the holder of the file's lock before anything
-/// else: nobody else has the file, so whoever took a lease is gone, however it ended.
+/// Ends the leases of partitions in the file. To be called by the holder of the file's lock before anything
+/// else: nobody else has the file, so whoever owned a partition is gone, however it ended. Not so workers: those
+/// that come over HTTP are processes of their own and go on with what they run. Their leases end by themselves, as
+/// does that of the bundled worker where nobody can say that nothing of it is left.
 pub(crate) async fn end_leases(connection: &mut SqliteConnection) -> Result<(), Failure> {
-    for statement in [
-        sql::END_FORMER_PARTITIONS,
-        sql::END_FORMER_WORKERS,
-        sql::FORGET_FORMER_EXECUTORS,
-    ] {
+    end(
+        connection,
+        &[sql::END_FORMER_PARTITIONS, sql::FORGET_FORMER_EXECUTORS],
+    )
+    .await
+}
+
+async fn end(
+    connection: &mut SqliteConnection,
+    statements: &[&'static str],
+) -> Result<(), Failure> {
+    for statement in statements.iter().copied() {
         match sqlx::query(statement).execute(&mut *connection).await {
             Ok(_) => {}
             // A new file, or one of an older program, whose leases end by themselves.
@@ -30,6 +39,7 @@ pub(crate) async fn end_leases(connection: &mut SqliteConnection) -> Result<(), 
 /// Ends every lease and makes the epochs jump, with an entry in the audit log.
 pub(crate) async fn fence(connection: &mut SqliteConnection, who: Actor) -> Result<(), Failure> {
     end_leases(connection).await?;
+    end(connection, &[sql::END_FORMER_WORKERS]).await?;
     sqlx::query(sql::JUMP_EPOCHS)
         .bind(FENCE_JUMP)
         .execute(&mut *connection)
