@@ -65,15 +65,8 @@ pub(crate) async fn hand_out_first_key(store: &dyn Store, folder: &Path) -> anyh
         return Ok(());
     };
     let file = folder.join(FIRST_KEY_FILE);
-    if std::io::stdout().is_terminal() {
-        crate::say(&format!(
-            "The first key, which may do everything and is shown this once: {}\n(On this machine none is \
-             needed unless api.auth is `required`. It is in {} as well.)",
-            made.key,
-            file.display()
-        ));
-    }
-    match write_new(&file, &made.key) {
+    let kept = write_new(&file, &made.key);
+    match &kept {
         Ok(()) => {
             tracing::info!(key.id = %made.id, file = %file.display(), "the first key is in a file")
         }
@@ -81,6 +74,17 @@ pub(crate) async fn hand_out_first_key(store: &dyn Store, folder: &Path) -> anyh
             key.id = %made.id, file = %file.display(), error.message = %error,
             "the first key was made and could not be written down; revoke it (`attune keys revoke`)"
         ),
+    }
+    if std::io::stdout().is_terminal() {
+        let also = match kept {
+            Ok(()) => format!(" It is in {} as well.", file.display()),
+            Err(_) => String::new(),
+        };
+        crate::say(&format!(
+            "The first key, which may do everything and is shown this once: {}\n(On this machine none is \
+             needed unless api.auth is `required`.{also})",
+            made.key
+        ));
     }
     Ok(())
 }

@@ -3,8 +3,9 @@
 use attune_bus::port::{DEAD_LETTER_REASON, DEAD_LETTER_TOPIC, MAX_HEADERS_BYTES};
 use attune_bus::{Delivery, DeliveryTag, Outgoing, Refusal, Topic};
 use bytes::Bytes;
-use lapin::BasicProperties;
+use lapin::options::BasicPublishOptions;
 use lapin::types::{AMQPValue, FieldTable, ShortString};
+use lapin::{BasicProperties, Channel, Confirmation};
 use uuid::Uuid;
 
 use crate::barred::Route;
@@ -29,6 +30,17 @@ pub(crate) struct Prepared {
 }
 
 impl Prepared {
+    /// Publishes it, and waits until it is confirmed.
+    pub(crate) async fn publish_on(self, channel: &Channel) -> lapin::Result<Confirmation> {
+        let options = BasicPublishOptions {
+            mandatory: self.mandatory,
+            immediate: false,
+        };
+        let (exchange, key) = (self.exchange, self.routing_key);
+        let publishing = channel.basic_publish(exchange, key, options, &self.body, self.properties);
+        publishing.await?.await
+    }
+
     /// By which way it goes.
     pub(crate) fn route(&self) -> Route {
         Route {

@@ -11,7 +11,6 @@ use std::time::Duration;
 use attune_bus::{PublishError, Refusal, Refused};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use lapin::message::BasicReturnMessage;
-use lapin::options::BasicPublishOptions;
 use lapin::types::ShortString;
 use lapin::{Channel, Confirmation, ErrorKind};
 use tokio::time::{Instant, sleep, sleep_until};
@@ -473,20 +472,5 @@ async fn publish_one(
     message: Prepared,
     sequence: u64,
 ) -> (u64, lapin::Result<Confirmation>) {
-    let options = BasicPublishOptions {
-        mandatory: message.mandatory,
-        immediate: false,
-    };
-    let publish = channel.basic_publish(
-        message.exchange,
-        message.routing_key,
-        options,
-        &message.body,
-        message.properties,
-    );
-    let confirmation = match publish.await {
-        Ok(confirm) => confirm.await,
-        Err(error) => Err(error),
-    };
-    (sequence, confirmation)
+    (sequence, message.publish_on(&channel).await)
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use attune_bus::Refusal;
-use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
+use lapin::options::ConfirmSelectOptions;
 use tokio::time::timeout;
 
 use crate::cause::Closed;
@@ -37,14 +37,7 @@ async fn publish_alone(life: &Life, message: Prepared) -> lapin::Result<Option<R
     channel
         .confirm_select(ConfirmSelectOptions::default())
         .await?;
-    let options = BasicPublishOptions {
-        mandatory: message.mandatory,
-        immediate: false,
-    };
-    let (exchange, key) = (message.exchange, message.routing_key);
-    let properties = message.properties;
-    let publishing = channel.basic_publish(exchange, key, options, &message.body, properties);
-    let confirmation = publishing.await?.await?;
+    let confirmation = message.publish_on(&channel).await?;
     let refusal = match confirmation.is_ack() {
         // It is acked as well when nobody is there.
         true => confirmation.take_message().map(|_| Refusal::Unroutable),
