@@ -133,7 +133,7 @@ IMAGE=localhost/attune:test WORKER_IMAGE=localhost/attune-worker:test
 # program; BUILD_ARGS are the arguments for it.
 make_context() {
     mkdir -p "$1/dist" "$1/scripts"
-    (cd "$ROOT" && cp -r Cargo.toml Cargo.lock LICENSE .dockerignore config crates migrations docker "$1")
+    (cd "$ROOT" && cp -r Cargo.toml Cargo.lock LICENSE .dockerignore config crates migrations docker vendor "$1")
     cp "$ROOT/scripts/plant.rs" "$1/scripts"
     stripped_program "$1/dist/attune"
     BUILD_ARGS="--build-arg BINARY=dist/attune --build-arg BASE=$ATTUNE_TEST_BASE_IMAGE --build-arg RUST=$ATTUNE_TEST_BASE_IMAGE"

@@ -140,6 +140,20 @@ follow "ALTER ROLE"
 await 90 "work goes on with new passwords" does_work
 expect_output 'amqp://guest:new-two@' inside cat /etc/attune/credentials/broker.url
 
+# What an action's schema calls secret can no longer be read in the database.
+follow "secrets new-key"
+await 90 "work goes on with a key for secrets" does_work
+cat >"$TRY_DIR/shared/secret.yaml" <<'END'
+ref: shop.pay
+run: {builtin: echo}
+parameters: {type: object, properties: {card: {type: string, secret: true}}}
+END
+inside attune action apply /shared/secret.yaml
+expect_output '"card": "\*+"' inside attune submit shop.pay -p card=4111-1111-1111 --wait
+expect_output 'shop.pay' inside su postgres -c 'pg_dump --data-only attune'
+! grep -q 4111-1111-1111 "$TRY_DIR/said" || die "a secret parameter can be read in the database"
+say "a secret parameter reached its program, and cannot be read in the database"
+
 apt_get purge attune
 follow "dropdb"
 # A new database on the broker of before: it is no other system's. This block was counted already.
