@@ -8,10 +8,8 @@ use super::{
     assert_nothing_comes, number, numbered, numbers, publish, receive, receive_many, send,
     subscribe, within,
 };
-use attune_bus::port::{
-    Bus, BusError, DEAD_LETTER_REASON, DEAD_LETTER_TOPIC, DeliveryTag, PublishError, Subscription,
-    Topic, dead_letter,
-};
+use attune_bus::letters::{DEAD_LETTER_REASON, DEAD_LETTER_TOPIC, dead_letter};
+use attune_bus::port::{Bus, BusError, DeliveryTag, PublishError, Subscription, Topic};
 
 /// Several subscribers of a work topic receive at once, each message one of them.
 pub async fn subscribers_of_a_work_topic_share(bus: Arc<dyn Bus>) {

@@ -1,6 +1,7 @@
 //! Messages between the port's shape and the protocol's.
 
-use attune_bus::port::{DEAD_LETTER_REASON, DEAD_LETTER_TOPIC, MAX_HEADERS_BYTES};
+use attune_bus::letters::{DEAD_LETTER_REASON, DEAD_LETTER_TOPIC};
+use attune_bus::port::MAX_HEADERS_BYTES;
 use attune_bus::{Delivery, DeliveryTag, Outgoing, Refusal, Topic};
 use bytes::Bytes;
 use lapin::options::BasicPublishOptions;

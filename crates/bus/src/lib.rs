@@ -5,6 +5,7 @@
 //! not acknowledged. Everything else (once, and only by the right owner) is made above it.
 
 pub mod confirm;
+pub mod letters;
 pub mod memory;
 pub mod port;
 mod shelf;
@@ -13,9 +14,10 @@ mod shelf;
 use std::sync;
 
 pub use confirm::{Gone, Patience, Published, publish_until_confirmed};
+pub use letters::{dead_letter, letter};
 pub use memory::{MemoryBus, Room};
 pub use port::{
     Bus, BusError, Confirmation, Delivery, DeliveryTag, Outgoing, PublishError, Refusal, Refused,
-    Settle, Settler, Subscriber, Subscription, Topic, dead_letter, letter, reply_address,
+    Settle, Settler, Subscriber, Subscription, Topic, reply_address,
 };
 pub use shelf::Shelf;

@@ -1,34 +1,6 @@
-//! Dead letters and addresses of answers.
+//! Addresses of answers.
 
 use super::*;
-
-#[test]
-fn a_letter_says_nothing_that_its_sender_wrote_in_our_name() {
-    let header = |name: &str, value: &str| (name.to_owned(), value.to_owned());
-    let mut headers: Vec<_> = DEAD_LETTER_HEADERS
-        .map(|name| header(name, "forged"))
-        .into();
-    headers.push(header("trace", "7"));
-    let delivery = Delivery {
-        tag: DeliveryTag {
-            generation: 1,
-            number: 1,
-        },
-        body: Bytes::new(),
-        message_id: None,
-        reply_to: None,
-        redelivered: false,
-        user_id: None,
-        headers,
-    };
-    let letter = letter(&Topic::Completed, &delivery, "", "why");
-    let expected = [
-        header("trace", "7"),
-        header(DEAD_LETTER_REASON, "why"),
-        header(DEAD_LETTER_TOPIC, "execution.completed"),
-    ];
-    assert_eq!(letter.headers, expected);
-}
 
 #[test]
 fn answers_go_to_queues_of_the_asker_only() {

@@ -1,7 +1,7 @@
 //! What is kept of a dead letter: pure.
 
 use attune_bus::Delivery;
-use attune_bus::port::{
+use attune_bus::letters::{
     BROKERS_QUEUE, BROKERS_REASON, DEAD_LETTER_REASON, DEAD_LETTER_TOPIC, SENDER,
 };
 use attune_core::RequestId;
@@ -40,35 +40,30 @@ fn message_id(delivery: &Delivery) -> RequestId {
     }
 }
 
-fn header<'a>(delivery: &'a Delivery, name: &str) -> Option<&'a str> {
-    let mut headers = delivery.headers.iter();
-    headers.find_map(|(key, value)| (key == name).then_some(value.as_str()))
-}
-
 /// Why: in the words of the broker that gave it up, or of whoever did. What the broker says comes
 /// first: the others are headers that whoever sent the message could have set, and a letter that
 /// Attune makes carries none of the broker's.
 fn reason(delivery: &Delivery) -> String {
-    if let Some(reason) = header(delivery, BROKERS_REASON) {
+    if let Some(reason) = delivery.header(BROKERS_REASON) {
         return format!("the broker moved it here: {reason}");
     }
-    let reason = header(delivery, DEAD_LETTER_REASON);
+    let reason = delivery.header(DEAD_LETTER_REASON);
     reason.unwrap_or("it does not say why").to_owned()
 }
 
 /// Who had sent it. What the broker moves here is the message as it was, with its user; a letter that Attune
 /// makes is Attune's own, and names the user in a header.
 fn sender(delivery: &Delivery) -> Option<String> {
-    if header(delivery, BROKERS_REASON).is_some() {
+    if delivery.header(BROKERS_REASON).is_some() {
         return delivery.user_id.clone();
     }
-    header(delivery, SENDER).map(str::to_owned)
+    delivery.header(SENDER).map(str::to_owned)
 }
 
 /// The routing key under which it arrived where it could not be used.
 fn source(delivery: &Delivery) -> String {
-    let Some(queue) = header(delivery, BROKERS_QUEUE) else {
-        let topic = header(delivery, DEAD_LETTER_TOPIC);
+    let Some(queue) = delivery.header(BROKERS_QUEUE) else {
+        let topic = delivery.header(DEAD_LETTER_TOPIC);
         return topic.unwrap_or("unknown").to_owned();
     };
     // Before Attune's own name stands the prefix that an installation gives its queues.

@@ -108,7 +108,8 @@ impl Feed {
                 delivery.reply_to = None;
                 self.counters.add(Counter::NotAnswered, 1);
             }
-            let decoded = match self.senders.judge_part(delivery.user_id.as_deref()) {
+            let (user, moved_from) = (delivery.user_id.as_deref(), delivery.moved_from());
+            let decoded = match self.senders.judge_part(user, moved_from) {
                 Ok(()) => decode(&topic, &delivery, self.max_message_bytes),
                 Err(why) => Err(Unusable::Poison(why)),
             };

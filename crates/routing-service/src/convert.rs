@@ -1,6 +1,6 @@
 //! Messages between the shapes of the bus and of the relay.
 
-use attune_bus::port::SENDER;
+use attune_bus::letters::SENDER;
 use attune_bus::{Delivery, DeliveryTag, Outgoing, PublishError, Topic, letter};
 use attune_core::PartitionId;
 use attune_routing::{Answer, Arrived, DeliveryId, Message, Target};

@@ -35,11 +35,18 @@ impl Senders {
 
     /// Judges the user of a message to an owner of partitions. The broker alone does not keep others out:
     /// before RabbitMQ 4, who may publish by one key of an exchange reaches all of its queues by the headers `CC`
-    /// and `BCC`.
+    /// and `BCC`. Nor does it say of what it moves that somebody else has chosen where to: an answer of ours in a queue
+    /// of a client, which lets it go to the owner of a partition, still has our user (`moved_from` is that queue).
     ///
     /// # Errors
     /// Words, when it is none that may write there.
-    pub fn judge_part(&self, user: Option<&str>) -> Result<(), String> {
+    pub fn judge_part(&self, user: Option<&str>, moved_from: Option<&str>) -> Result<(), String> {
+        if let Some(queue) = moved_from {
+            return Err(format!(
+                "the broker has moved it here from the queue `{queue}`, as whoever declared that queue wants it: what \
+                 owners of partitions take was sent to them"
+            ));
+        }
         let sender = self.judge(user).map_err(str::to_owned)?;
         let is_part = |user: &str| self.parts.is_empty() || self.parts.contains(user);
         match (sender, user) {
@@ -99,18 +106,20 @@ mod tests {
             impersonators: BTreeSet::from(["rules".to_owned()]),
             parts: BTreeSet::new(),
         };
-        assert_eq!(senders.judge_part(Some("eve")), Ok(()));
-        assert!(senders.judge_part(None).is_err());
+        assert_eq!(senders.judge_part(Some("eve"), None), Ok(()));
+        assert!(senders.judge_part(None, None).is_err());
         senders.parts.insert("attune-api".to_owned());
         for user in ["attune-api", "attune-executor"] {
-            assert_eq!(senders.judge_part(Some(user)), Ok(()));
+            assert_eq!(senders.judge_part(Some(user), None), Ok(()));
+            let why = senders.judge_part(Some(user), Some("attune.reply.eve"));
+            assert!(why.is_err_and(|why| why.contains("`attune.reply.eve`")));
         }
         for user in ["eve", "rules"] {
-            let why = senders.judge_part(Some(user)).unwrap_err();
+            let why = senders.judge_part(Some(user), None).unwrap_err();
             assert!(why.contains(user) && why.contains("broker.parts"), "{why}");
         }
         senders.required = false;
-        assert!(senders.judge_part(None).is_err());
-        assert_eq!(Senders::default().judge_part(None), Ok(()));
+        assert!(senders.judge_part(None, None).is_err());
+        assert_eq!(Senders::default().judge_part(None, None), Ok(()));
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ring::hmac;
 use ring::rand::{SecureRandom as _, SystemRandom};
@@ -15,6 +15,8 @@ const MAX_ID: usize = 32;
 /// The most keys that a file may have.
 const MAX_KEYS: usize = 64;
 const KEY_BYTES: usize = 32;
+/// Two keys that somebody gave one id are taken for each other once in four thousand millions.
+const CHECK_BYTES: usize = 4;
 
 /// Keys by which secrets are sealed and opened. The first one seals. Without any, what is secret is marked and
 /// not encrypted.
@@ -25,6 +27,8 @@ pub struct Keyring {
 
 pub(crate) struct Key {
     pub(crate) id: String,
+    /// What follows from its bytes and tells nothing of them, to know another key of the same id.
+    check: String,
     sealing: LessSafeKey,
     naming: hmac::Key,
 }
@@ -83,9 +87,28 @@ impl Keyring {
         self.keys.first()
     }
 
-    pub(crate) fn find(&self, id: &str) -> Option<&Key> {
-        self.keys.iter().find(|key| key.id == id)
+    /// The key with which something was sealed, by what stands there for it: [`Key::name`], or the id alone.
+    pub(crate) fn find(&self, name: &str) -> Result<&Key, NotHere> {
+        let (id, check) = match name.split_once('.') {
+            Some((id, check)) => (id, Some(check)),
+            None => (name, None),
+        };
+        let key = self.keys.iter().find(|key| key.id == id);
+        let key = key.ok_or(NotHere::Unknown)?;
+        match check {
+            Some(check) if key.check != check => Err(NotHere::OtherBytes),
+            _ => Ok(key),
+        }
     }
+}
+
+/// Why something cannot be opened here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NotHere {
+    /// No key has the id.
+    Unknown,
+    /// The key of this id is another one.
+    OtherBytes,
 }
 
 impl fmt::Debug for Keyring {
@@ -114,11 +137,18 @@ impl Key {
         let root = hmac::Key::new(hmac::HMAC_SHA256, key);
         let sealing = hmac::sign(&root, b"attune secrets v1: encryption");
         let naming = hmac::sign(&root, b"attune secrets v1: nonces");
+        let check = hmac::sign(&root, b"attune secrets v1: check");
         Some(Self {
             id: id.to_owned(),
+            check: URL_SAFE_NO_PAD.encode(&check.as_ref()[..CHECK_BYTES]),
             sealing: LessSafeKey::new(UnboundKey::new(&AES_256_GCM, sealing.as_ref()).ok()?),
             naming: hmac::Key::new(hmac::HMAC_SHA256, naming.as_ref()),
         })
+    }
+
+    /// What stands beside that which is sealed with it: its id, and what tells it from another key of this id.
+    pub(crate) fn name(&self) -> String {
+        format!("{}.{}", self.id, self.check)
     }
 
     /// The nonce and what was encrypted, for this use alone. The nonce follows from what is sealed and for what:
@@ -184,7 +214,12 @@ mod tests {
         let two = new_key("k2").unwrap();
         let keys = Keyring::parse(&format!("# old ones last\n{two}\n\n {one} \n")).unwrap();
         assert_eq!(keys.first().unwrap().id, "k2");
-        assert!(keys.find("k1").is_some());
+        assert!(keys.find("k1").is_ok());
+        assert_eq!(keys.find("k3").err(), Some(NotHere::Unknown));
+        let name = keys.first().unwrap().name();
+        assert!(keys.find(&name).is_ok());
+        let other = Keyring::parse(&new_key("k2").unwrap()).unwrap();
+        assert_eq!(other.find(&name).err(), Some(NotHere::OtherBytes));
         assert_eq!(format!("{keys:?}"), r#"["k2", "k1"]"#);
         for (text, error) in [
             (String::new(), KeyFileError::Empty),

@@ -11,7 +11,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::Value;
 use thiserror::Error;
 
-use crate::keyring::Keyring;
+use crate::keyring::{Keyring, NotHere};
 
 /// What all secrets of one submission may take, as JSON, in bytes.
 pub const MAX_BYTES: usize = 64 * 1024;
@@ -34,9 +34,32 @@ pub enum OpenError {
         /// Which key it is.
         key: String,
     },
-    /// It was sealed for another place or action, under another key of that name, or it was changed.
+    /// The file has another key of that id.
+    #[error(
+        "`{field}` is sealed with a key named `{key}`, and secrets.key_file here has another one of that name: all \
+         must have the line that the others have; put it there and start this process again"
+    )]
+    OtherKey {
+        /// Where it stands.
+        field: String,
+        /// Which key it is.
+        key: String,
+    },
+    /// It was sealed for another place or action, or it was changed.
     #[error("`{0}` cannot be opened: it was sealed for something else, or changed; submit it anew")]
     Broken(String),
+}
+
+impl OpenError {
+    fn of(why: NotHere, field: String, name: &str) -> Self {
+        // Whoever wrote it chose the name. Files of keys know their ids.
+        let id = name.split('.').next().unwrap_or_default();
+        let key = id.chars().take(64).collect();
+        match why {
+            NotHere::Unknown => Self::NoKey { field, key },
+            NotHere::OtherBytes => Self::OtherKey { field, key },
+        }
+    }
 }
 
 /// Parameters as a program gets them.
@@ -102,7 +125,7 @@ impl Keyring {
             .and_then(|key| Some((key, key.seal(OF_MESSAGE, &body)?)));
         match sealed {
             Some((key, sealed)) => {
-                let head = format!("{PREFIX}{VERSION}:{}:", key.id);
+                let head = format!("{PREFIX}{VERSION}:{}:", key.name());
                 [head.as_bytes(), &sealed].concat()
             }
             None => body,
@@ -121,11 +144,9 @@ impl Keyring {
         let Some(end) = rest.iter().take(64).position(|byte| *byte == b':') else {
             return Ok(body);
         };
-        let id = String::from_utf8_lossy(&rest[..end]).into_owned();
-        let Some(key) = self.find(&id) else {
-            let field = "body".to_owned();
-            return Err(OpenError::NoKey { field, key: id });
-        };
+        let name = String::from_utf8_lossy(&rest[..end]);
+        let key = self.find(&name);
+        let key = key.map_err(|why| OpenError::of(why, "body".to_owned(), &name))?;
         // Somebody may have sent something that begins like that.
         Ok(key.open(OF_MESSAGE, &rest[end + 1..]).unwrap_or(body))
     }
@@ -139,7 +160,7 @@ impl Keyring {
         };
         let sealed = key.seal(purpose(action_ref, path).as_bytes(), json.as_bytes())?;
         let sealed = URL_SAFE_NO_PAD.encode(sealed);
-        Some(format!("{PREFIX}{VERSION}:{}:{sealed}", key.id))
+        Some(format!("{PREFIX}{VERSION}:{}:{sealed}", key.name()))
     }
 
     fn open_value(
@@ -152,18 +173,14 @@ impl Keyring {
         let broken = || OpenError::Broken(field());
         let rest = sealed.strip_prefix(PREFIX).ok_or_else(broken)?;
         let rest = rest.strip_prefix(VERSION).ok_or_else(broken)?;
-        let (id, bytes) = rest
+        let (name, bytes) = rest
             .strip_prefix(':')
             .and_then(|rest| rest.split_once(':'))
             .ok_or_else(broken)?;
         let mut bytes = URL_SAFE_NO_PAD.decode(bytes).map_err(|_| broken())?;
-        if !id.is_empty() {
-            let Some(key) = self.find(id) else {
-                return Err(OpenError::NoKey {
-                    field: field(),
-                    key: id.chars().take(64).collect(),
-                });
-            };
+        if !name.is_empty() {
+            let key = self.find(name);
+            let key = key.map_err(|why| OpenError::of(why, field(), name))?;
             let purpose = purpose(action_ref, path);
             bytes = key.open(purpose.as_bytes(), &bytes).ok_or_else(broken)?;
         }
@@ -364,7 +381,7 @@ mod tests {
         let rotated = Keyring::parse(&format!("{two}\n{one}")).unwrap();
         assert!(rotated.open("a.b", &sealed).is_ok());
         let newer = rotated.seal("a.b", &marks(), &raw(PLAIN)).unwrap().unwrap();
-        assert!(newer.get().contains("attune:secret:v1:two:"));
+        assert!(newer.get().contains("attune:secret:v1:two."));
         let why = first.open("a.b", &newer).err().unwrap().to_string();
         assert!(
             why.contains("`two`") && why.contains("secrets.key_file"),
@@ -374,6 +391,15 @@ mod tests {
             first.open("a.c", &sealed),
             Err(OpenError::Broken(_))
         ));
+        let same_name = Keyring::parse(&new_key("one").unwrap()).unwrap();
+        let why = same_name.open("a.b", &sealed).err().unwrap();
+        assert!(matches!(why, OpenError::OtherKey { .. }), "{why}");
+        let name = first.first().unwrap().name();
+        let by_id_alone = sealed.get().replace(&name, "one");
+        assert!(
+            first.open("a.b", &raw(&by_id_alone)).is_ok(),
+            "as it was sealed once"
+        );
         let moved = sealed.get().replace("\"password\":", "\"other\":");
         assert!(matches!(
             first.open("a.b", &raw(&moved)),
@@ -416,7 +442,12 @@ mod tests {
         let keys = Keyring::parse(&new_key("k").unwrap()).unwrap();
         let body = b"{\"payload\": 1}\xff".to_vec();
         let sealed = keys.seal_message(body.clone());
-        assert!(sealed.starts_with(b"attune:secret:v1:k:"));
+        assert!(sealed.starts_with(b"attune:secret:v1:k."));
+        let other = Keyring::parse(&new_key("k").unwrap()).unwrap();
+        assert!(matches!(
+            other.open_message(sealed.clone()),
+            Err(OpenError::OtherKey { .. })
+        ));
         assert_eq!(keys.open_message(sealed.clone()).unwrap(), body);
         assert!(Keyring::default().open_message(sealed).is_err());
         assert_eq!(Keyring::default().seal_message(body.clone()), body);

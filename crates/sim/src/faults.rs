@@ -81,6 +81,7 @@ impl World {
                 let name = Name::Control(completion.execution_id.partition().0);
                 self.soon(Ev::Arrive(name, Body::Completed(completion), None));
             }
+            Fault::Forge => self.forge(),
             fault => self.begin_lasting(&fault),
         }
     }

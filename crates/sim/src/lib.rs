@@ -19,6 +19,7 @@ mod clocks;
 mod explaining;
 mod faults;
 mod flow;
+mod forging;
 mod former;
 mod groups;
 mod happened;

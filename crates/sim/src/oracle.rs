@@ -282,6 +282,14 @@ impl Oracle {
         }
     }
 
+    /// What runs now: of which action, and where.
+    pub(crate) fn running(&self) -> Vec<(Key, ActionId, WorkerId)> {
+        let running = self.running.iter();
+        running
+            .map(|(key, (action, worker))| (*key, *action, *worker))
+            .collect()
+    }
+
     /// User code has ended or was killed; false when it did not run.
     pub(crate) fn stop(&mut self, key: Key) -> bool {
         self.running.remove(&key).is_some()

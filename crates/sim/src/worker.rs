@@ -406,7 +406,10 @@ impl World {
     fn completed(&mut self, w: usize, key: Key, ended: Ended, id: WorkerId) -> Arc<Completion> {
         let Ended { action, status, .. } = ended;
         let result = format!("\"what {} said of attempt {} of {}\"", id.0, key.1, key.0);
-        let completed = Arc::new(completion(key, action, (status, id), &result));
+        let completed = Arc::new(Completion {
+            user: self.user_of(w),
+            ..completion(key, action, (status, id), &result)
+        });
         self.reports.add(key, status, result);
         self.completions.push(Arc::clone(&completed));
         if let Some(ended) = self.workers[w].ended.get_mut(&key) {
@@ -530,18 +533,19 @@ impl World {
                 && !self.rng.chance(self.noise.lost)
             {
                 let party = self.owner_party(owner);
-                self.soon(Ev::To(party, Word::Reported(reported(id, report))));
+                let user = self.user_of(w);
+                self.soon(Ev::To(party, Word::Reported(reported(id, user, report))));
             }
         }
     }
 }
 
-fn reported(worker: WorkerId, report: Report) -> Reported {
+fn reported(worker: WorkerId, user: Option<Arc<str>>, report: Report) -> Reported {
     let returned = report.returned.into_iter();
     let started = report.started.into_iter();
     Reported {
         worker,
-        user: None,
+        user,
         elsewhere: report.elsewhere,
         returned: returned.map(|it| (it.key, Arc::from(it.why))).collect(),
         started: started.map(|it| (it.key, it.age)).collect(),

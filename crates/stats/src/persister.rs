@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use attune_bus::port::{DEAD_LETTER_REASON, DEAD_LETTER_TOPIC};
+use attune_bus::letters::{DEAD_LETTER_REASON, DEAD_LETTER_TOPIC};
 use attune_bus::{
     Bus, Delivery, DeliveryTag, Outgoing, PublishError, Settler, Subscriber, Topic, letter,
 };

@@ -75,7 +75,7 @@ async fn run_again(
     let id = id_of(path)?;
     caller.charge(Class::Submit, 1)?;
     let key = idempotency_key(headers)?;
-    let named = Named::of(caller, key.unwrap_or_else(RequestId::fresh));
+    let named = Named::of(caller, key);
     let memory = app.memory.reserve(SHOWN_BYTES).await?;
     let record = app.ports.executions.find_execution(id).await?;
     let record = record.filter(|it| caller.sees(it.requested_by.as_deref()));

@@ -221,13 +221,19 @@ pub(super) struct Named {
     pub(super) given: RequestId,
     /// Under which the system knows it.
     pub(super) stored: RequestId,
+    /// It was named here, so that nobody can have asked for it before.
+    is_new: bool,
 }
 
 impl Named {
-    pub(super) fn of(caller: &Caller, given: RequestId) -> Self {
+    /// By the name that the client gives it, if it does.
+    pub(super) fn of(caller: &Caller, given: Option<RequestId>) -> Self {
+        let is_new = given.is_none();
+        let given = given.unwrap_or_else(RequestId::fresh);
         Self {
             given,
             stored: caller.own_request(given),
+            is_new,
         }
     }
 }
@@ -238,7 +244,7 @@ fn own(
     submission: &mut Submission,
     key: Option<RequestId>,
 ) -> Result<Named, ApiError> {
-    let named = Named::of(caller, name_request(submission, key)?);
+    let named = Named::of(caller, name_of(submission, key)?);
     submission.request_id = Some(named.stored);
     let owned = caller.check_action(&submission.action_ref).and_then(|()| {
         submission.requested_by = caller.requested_by(submission.requested_by.take())?;
@@ -247,24 +253,16 @@ fn own(
     owned.map_err(|error| error.of_request(Some(named.given)))
 }
 
-/// Gives the submission its request id: from the header, from the body, or a fresh one.
-fn name_request(
-    submission: &mut Submission,
-    key: Option<RequestId>,
-) -> Result<RequestId, ApiError> {
-    let request_id = match (key, submission.request_id) {
-        (Some(key), Some(own)) if key != own => {
-            return Err(ApiError::field(
-                "request_id",
-                "`request_id` and the header `Idempotency-Key` name different requests; \
-                 give one of them, or the same UUID in both",
-            ));
-        }
-        (Some(id), _) | (None, Some(id)) => id,
-        (None, None) => RequestId::fresh(),
-    };
-    submission.request_id = Some(request_id);
-    Ok(request_id)
+/// The request id that the client gives its submission, in the header or in the body.
+fn name_of(submission: &Submission, key: Option<RequestId>) -> Result<Option<RequestId>, ApiError> {
+    match (key, submission.request_id) {
+        (Some(key), Some(own)) if key != own => Err(ApiError::field(
+            "request_id",
+            "`request_id` and the header `Idempotency-Key` name different requests; \
+             give one of them, or the same UUID in both",
+        )),
+        (key, own) => Ok(key.or(own)),
+    }
 }
 
 /// Refuses what the owner would refuse, with the parameters checked against the action's schema, and seals what is
@@ -316,7 +314,7 @@ async fn send(
         None => None,
     };
     let task = async move {
-        let (requests, mut submissions): (Vec<_>, Vec<_>) = submissions.into_iter().unzip();
+        let (requests, mut submissions): (Vec<Named>, Vec<_>) = submissions.into_iter().unzip();
         let (commands, timeout) = (&app.ports.commands, app.options.submit_timeout);
         // The last of them: what is let in keeps its order.
         let rest = let_in.as_ref().map(|it| submissions.split_off(it.count()));
@@ -324,6 +322,12 @@ async fn send(
             true => Vec::new(),
             false => commands.submit(submissions, bound, timeout).await,
         };
+        for (outcome, named) in outcomes.iter_mut().zip(&requests) {
+            // Where its first answer was lost the owner was asked again, and says so.
+            if let Ok(accepted) = outcome {
+                accepted.repeated &= !named.is_new;
+            }
+        }
         if let Some(let_in) = let_in {
             let waits = |outcome: &Result<Accepted, ClientError>| match outcome {
                 Ok(accepted) => !accepted.repeated && accepted.status == Some(Status::Queued),

@@ -77,6 +77,8 @@ pub(crate) struct State {
     pub(crate) silent: bool,
     /// How many executions each action's queue takes.
     pub(crate) room: Option<usize>,
+    /// The first answer of the owner is lost: who asks is asked again, and answered that it was accepted before.
+    pub(crate) is_asked_twice: bool,
     pub(crate) letters: Vec<(DeadLetter, Vec<u8>)>,
     /// Letters that were about to be put back.
     pub(crate) begun: Vec<Requeue>,
@@ -202,7 +204,7 @@ impl State {
         let id = execution_id(u32::try_from(self.submitted.len()).unwrap());
         self.requests.insert(request_id, (id, submission.digest()));
         self.submitted.push(submission);
-        Ok(accepted(id, false))
+        Ok(accepted(id, self.is_asked_twice))
     }
 }
 

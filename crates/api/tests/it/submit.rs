@@ -71,6 +71,25 @@ async fn a_repeated_key_gives_the_same_execution_and_another_body_is_409() {
     assert_eq!(third.body["error"]["request_id"], key);
 }
 
+/// Nobody can have asked before for what is named when it comes, however often its owner was asked.
+#[tokio::test]
+async fn what_the_server_names_is_never_a_repetition() {
+    let api = api();
+    api.fake.with(|state| state.is_asked_twice = true);
+    let body = json!({"action_ref": "core.echo"});
+    let unnamed = submit(&api, body.clone(), None).await;
+    assert_eq!(unnamed.status, StatusCode::CREATED, "{unnamed:?}");
+    assert_eq!(unnamed.body["repeated"], false);
+    // Of one that its client has named the owner alone knows.
+    let named = submit(&api, body.clone(), Some("order-7")).await;
+    assert_eq!(
+        (named.status, &named.body["repeated"]),
+        (StatusCode::OK, &json!(true))
+    );
+    let batch = submit(&api, json!([body]), None).await;
+    assert_eq!(batch.body[0]["repeated"], false);
+}
+
 #[tokio::test]
 async fn key_and_request_id_must_agree() {
     let api = api();

@@ -8,7 +8,7 @@ use lapin::options::{
     BasicConsumeOptions, BasicPublishOptions, ConfirmSelectOptions, QueueBindOptions,
     QueueDeclareOptions,
 };
-use lapin::types::FieldTable;
+use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties};
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -255,7 +255,7 @@ async fn must_not(system: &System) -> anyhow::Result<()> {
 /// not take what comes that way.
 async fn other_keys_lead_to_no_owner(system: &System, worker: &Client) -> anyhow::Result<()> {
     let mut headers = FieldTable::default();
-    let key = lapin::types::AMQPValue::LongString("partition.00.control".into());
+    let key = AMQPValue::LongString("partition.00.control".into());
     let keys = lapin::types::FieldArray::from(vec![key]);
     headers.insert("CC".into(), lapin::types::AMQPValue::FieldArray(keys));
     let named = BasicProperties::default()
@@ -396,7 +396,28 @@ async fn answers_go_nowhere_else(system: &System) -> anyhow::Result<()> {
         .context("no answer")??;
     let answer = String::from_utf8_lossy(&answer.data).into_owned();
     ensure!(answer.contains("accepted"), "{answer}");
-    Ok(())
+    // What its queue gives up still says that it comes from us: owners do not take it.
+    let queue = format!("attune.reply.shop.{}", Uuid::now_v7());
+    let mut arguments = FieldTable::default();
+    for (name, value) in [
+        ("x-dead-letter-exchange", "attune.executions"),
+        ("x-dead-letter-routing-key", "partition.00.commands"),
+    ] {
+        arguments.insert(name.into(), AMQPValue::LongString(value.into()));
+    }
+    arguments.insert("x-message-ttl".into(), AMQPValue::LongInt(0));
+    let options = QueueDeclareOptions::default();
+    channel
+        .queue_declare(queue.as_str().into(), options, arguments)
+        .await?;
+    let asks = BasicProperties::default()
+        .with_user_id(shop.user.as_str().into())
+        .with_reply_to(queue.as_str().into());
+    let body = json!({"action_ref": "it.answers"});
+    let body = envelope("enforcement.created", 1, &body);
+    shop.says_as(asks, "attune.executions", "enforcement.created", body)
+        .await?;
+    until_letter(system, &format!("from the queue `{queue}`")).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

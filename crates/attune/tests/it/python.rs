@@ -112,6 +112,75 @@ async fn over_http(wiring: Wiring) -> anyhow::Result<()> {
     .await
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cluster_a_silent_worker_keeps_its_slots() -> anyhow::Result<()> {
+    silent(Wiring::Cluster, &["executor", "api"]).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn embedded_a_silent_worker_keeps_its_slots() -> anyhow::Result<()> {
+    silent(Wiring::Embedded, &["standalone"]).await
+}
+
+/// A worker that says nothing while the system starts again goes on with what it runs: until its lease ends its
+/// slot is nobody else's, though another worker has room.
+async fn silent(wiring: Wiring, crashed: &[&str]) -> anyhow::Result<()> {
+    const REF: &str = "it.python-held";
+    const OTHERS: &str = "it.python-others";
+    let setup = setup(wiring).workers(0).set("worker.pool", "bundled");
+    run(setup, async |system| {
+        let (api, mut gate) = (&system.api, Gate::open().await?);
+        api.apply(&limited(REF, &gate.run(), 1)).await?;
+        let others = json!({"ref": OTHERS, "run": {"program": ["/bin/true"]}});
+        api.apply(&others).await?;
+        let mut first = worker(system, Speaks::Http, "python-first", 60)?;
+        let held = api.submit(REF, json!({})).await?.id;
+        let waits = api.submit(REF, json!({})).await?.id;
+        let inside = gate.next().await?;
+        ensure!(inside.execution_id == held, "{inside:?}");
+        first.pause()?;
+        for daemon in crashed {
+            system.crash(daemon).await?;
+        }
+        api.until_ready().await?;
+        let mut second = worker(system, Speaks::Http, "python-second", 60)?;
+        // More than the first one, which is taken to be there, has room for: the second serves, so owners decide.
+        let ids = api
+            .submit_batch(OTHERS, std::iter::repeat_n(json!({}), 8))
+            .await?;
+        wait_for("work that the other worker does", async || {
+            let all = api.executions(OTHERS).await?;
+            let ended = all.iter().filter(|one| one["status"] == "succeeded");
+            let ended = ended.count();
+            ensure!(ended >= 3, "{ended} have ended");
+            Ok(())
+        })
+        .await?;
+        let path = format!("/api/v1/actions/{REF}/holders");
+        let list = api.get(&path).await?.expect(200)?;
+        let holders = list["holders"].as_array().context("no list")?;
+        ensure!(
+            holders.len() == 1 && number(&holders[0], "execution_id")? == held,
+            "{list}"
+        );
+        ensure!(gate.uninvited().is_empty(), "two ran at once");
+        first.resume()?;
+        inside.leave(0).await?;
+        let record = api.until(held, "succeeded").await?;
+        ensure!(record["attempt"] == 1, "{record}");
+        let next = gate.next().await?;
+        ensure!(next.execution_id == waits, "{next:?}");
+        next.leave(0).await?;
+        api.until(waits, "succeeded").await?;
+        for id in ids {
+            api.until(id, "succeeded").await?;
+        }
+        first.stop().await?;
+        second.stop().await
+    })
+    .await
+}
+
 async fn examples(system: &System, python: &mut Process) -> anyhow::Result<()> {
     answers(system).await?;
     ends(system).await?;

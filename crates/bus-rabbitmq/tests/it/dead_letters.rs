@@ -109,7 +109,7 @@ async fn an_oversized_message_of_somebody_else_can_be_buried() {
     let (_, why) = letter
         .headers
         .iter()
-        .find(|(name, _)| name == attune_bus::port::DEAD_LETTER_REASON)
+        .find(|(name, _)| name == attune_bus::letters::DEAD_LETTER_REASON)
         .unwrap();
     assert!(
         why.len() > 1_000 && reason.starts_with(why.as_str()),

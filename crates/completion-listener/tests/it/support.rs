@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use async_trait::async_trait;
+use attune_bus::letters::{DEAD_LETTER_REASON, DEAD_LETTER_TOPIC};
 use attune_bus::memory::MemoryBus;
-use attune_bus::port::{DEAD_LETTER_REASON, DEAD_LETTER_TOPIC};
 use attune_bus::{
     Bus, BusError, Confirmation, DeliveryTag, Outgoing, PublishError, Refusal, Refused, Settle,
     Settler, Subscriber, Subscription, Topic,

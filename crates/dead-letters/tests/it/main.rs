@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use async_trait::async_trait;
-use attune_bus::port::{DEAD_LETTER_REASON, DEAD_LETTER_TOPIC};
+use attune_bus::letters::{DEAD_LETTER_REASON, DEAD_LETTER_TOPIC};
 use attune_bus::{Bus as _, MemoryBus, Outgoing, Subscription, Topic, dead_letter};
 use attune_dead_letters::{Collector, CollectorHandle, CollectorOptions, put_back};
 use attune_store::{

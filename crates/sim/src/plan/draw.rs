@@ -86,6 +86,7 @@ impl Plan {
             ops,
             faults,
             routing: RoutingPlan::default(),
+            vouches: false,
             heal_at: span + rng.between(500, 6_000),
             plant,
         };
@@ -102,6 +103,7 @@ impl Plan {
         plan.add_operations();
         plan.add_policies();
         plan.add_lanes();
+        plan.add_forgeries();
         plan.routing = RoutingPlan::of(seed, partitions, plan.heal_at);
         plan
     }

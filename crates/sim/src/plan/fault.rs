@@ -38,6 +38,8 @@ pub enum Fault {
     StoreDown { down: Time },
     /// A completion of long ago arrives again.
     Replay,
+    /// Somebody says in the name of a worker that what it runs has ended, or has never begun.
+    Forge,
     /// The store refuses every commit for minutes, and does everything else.
     RefuseLong { refuse: Time },
     /// The store does not answer what is read for these ends, and does everything else.
@@ -130,6 +132,7 @@ impl Fault {
             Self::PauseWorker { .. } => "pause-worker",
             Self::StoreDown { .. } => "store-down",
             Self::Replay => "replay-completion",
+            Self::Forge => "forge",
             Self::RefuseLong { .. } => "refuse-for-minutes",
             Self::FailReads { reads, .. } => reads.kind(),
             Self::FullPool { .. } => "full-pool",

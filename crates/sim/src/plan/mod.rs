@@ -243,6 +243,8 @@ pub struct Plan {
     pub faults: Vec<Planned<Fault>>,
     /// What goes wrong on the way of firings and completions.
     pub routing: RoutingPlan,
+    /// Whether the broker says who has sent a message.
+    pub vouches: bool,
     /// When everything is made whole.
     pub heal_at: Time,
     /// The bug that is planted.

@@ -14,6 +14,7 @@ use attune_executor::owner::Work;
 use attune_executor::partition::OnReject;
 
 use crate::bus::{Body, Name, Party};
+use crate::forging::is_forged;
 use crate::oracle::Violation;
 use crate::plan::{Planned, Time};
 use crate::world::{Ev, Word, World};
@@ -170,7 +171,7 @@ impl World {
         if let (Name::Control(_) | Name::ControlKept(_), Body::Wire(wire)) = (name, body)
             && let Some(Work::Completions(completions)) = wire.work()
         {
-            for completion in completions {
+            for completion in completions.iter().filter(|it| !is_forged(it)) {
                 let key = (completion.execution_id, completion.attempt);
                 self.flow.ended(key);
             }

@@ -15,6 +15,7 @@ use super::SOURCES;
 use super::plan::EACH;
 use super::wire::{MAX_BYTES, Wire};
 use crate::bus::{Body, Delivery, Name, Party};
+use crate::forging::RELAY;
 use crate::plan::Time;
 use crate::trace::Note;
 use crate::world::{Ev, WALL, Word, World};
@@ -95,14 +96,19 @@ impl World {
             window: PREFETCH,
             window_bytes: MAX_BYTES,
         };
-        let senders = Senders::default();
         let firings = Firings {
             partitions,
-            senders: senders.clone(),
+            senders: Senders::default(),
         };
+        // One message may have the ends of several workers here, and says of each who has reported it, as one
+        // that a relay has sent itself.
+        let own = self.plan.vouches.then(|| RELAY.to_owned());
         let completions = Completions {
             partitions,
-            senders,
+            senders: Senders {
+                own,
+                ..Senders::default()
+            },
         };
         let kind = match source(r) {
             Name::Firings => Kind::Firings(Machine::new(firings, bounds, ids)),
@@ -154,6 +160,7 @@ impl World {
         let Body::Wire(wire) = &delivery.body else {
             return None;
         };
+        let is_vouched_for = self.plan.vouches && source(r) != Name::Firings;
         let relay = &mut self.routing.relays[r];
         // A program reads its subscriptions one after the other: what was on its way through an earlier one
         // comes before the first of a later one, or never.
@@ -169,7 +176,7 @@ impl World {
             body: wire.body.clone(),
             message_id: wire.message_id.map(|id| id.to_string()),
             reply_to: None,
-            user: None,
+            user: is_vouched_for.then(|| RELAY.to_owned()),
             headers: wire.headers.clone(),
         })
     }

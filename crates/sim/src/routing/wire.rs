@@ -156,7 +156,8 @@ fn reported(completion: Completion) -> v1::Completion {
         stderr: outcome.stderr,
         partition: None,
         worker: Some(completion.worker),
-        broker_user: None,
+        // Where the broker vouches for nobody there is none.
+        broker_user: completion.user.map(|user| user.to_string()),
         started_at: None,
         finished_at: None,
     }

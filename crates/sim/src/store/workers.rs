@@ -15,6 +15,7 @@ use crate::plan::Time;
 #[derive(Debug, Clone)]
 pub(super) struct WorkerLease {
     pub(super) pool: String,
+    pub(super) user: Option<String>,
     pub(super) slots: u32,
     pub(super) draining: bool,
     pub(super) renewals: i64,
@@ -32,7 +33,7 @@ impl Store {
         ends.map(|(worker, lease)| WorkerEnd {
             worker: *worker,
             pool: lease.pool.clone(),
-            user: None,
+            user: lease.user.clone(),
             slots: lease.slots,
             draining: lease.draining,
             renewals: lease.renewals,
@@ -81,10 +82,11 @@ impl Store {
         &mut self,
         worker: WorkerId,
         ttl: Time,
-        (pool, slots, draining): (String, u32, bool),
+        (pool, user, slots, draining): (String, Option<String>, u32, bool),
     ) -> bool {
         let lease = self.workers.entry(worker).or_insert(WorkerLease {
             pool,
+            user,
             slots,
             draining,
             renewals: 0,

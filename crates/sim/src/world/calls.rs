@@ -143,7 +143,9 @@ impl World {
                 });
                 let slots = u32::try_from(slots).unwrap_or(1);
                 let draining = of.is_some_and(|w| self.workers[w].drains());
-                let of = (pool_name(pool), slots, draining);
+                let user = of.and_then(|w| self.user_of(w));
+                let user = user.map(|user| user.to_string());
+                let of = (pool_name(pool), user, slots, draining);
                 let ttl = crate::plan::WORKER_TTL;
                 StoreReply::WorkerRenewed(self.store.renew_worker(worker, ttl, of))
             }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
+use attune_bus::letters::{DEAD_LETTER_REASON, DEAD_LETTER_TOPIC};
 use attune_bus::memory::MemoryBus;
-use attune_bus::port::{DEAD_LETTER_REASON, DEAD_LETTER_TOPIC};
 use attune_bus::{Bus, Subscriber, Topic};
 use attune_messages::decode_batch;
 use attune_messages::v1::QueueSnapshot;

@@ -142,7 +142,7 @@ fn read_whole(place: &Path, read: fn(&Path) -> Result<String, String>) -> Result
 
 fn unopened(error: OpenError) -> Missing {
     match error {
-        OpenError::NoKey { .. } => Missing::Key(error.to_string()),
+        OpenError::NoKey { .. } | OpenError::OtherKey { .. } => Missing::Key(error.to_string()),
         OpenError::Broken(_) => missing(error.to_string()),
     }
 }
