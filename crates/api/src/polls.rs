@@ -29,6 +29,8 @@ use crate::error::ApiError;
 
 /// How many lives may have a link here.
 const MAX_LINKS: usize = 256;
+/// How many of them those of one key may be: others find some.
+const MAX_LINKS_OF_OWNER: usize = MAX_LINKS / 4 * 3;
 /// How long a link stays without a call.
 const IDLE: Duration = Duration::from_secs(10);
 /// Messages that wait here for the next call of a life; the others wait on the bus.
@@ -67,6 +69,8 @@ impl Message for AsItCame {
 struct Calls {
     /// The pool for which it is told.
     pool: String,
+    /// Whose life it is, where that is known.
+    owner: Option<String>,
     sender: mpsc::Sender<Poll>,
 }
 
@@ -97,16 +101,17 @@ impl Polls {
     /// What waits for a life, or comes until then. A later call of the same life ends this one.
     ///
     /// # Errors
-    /// 503 when the bus cannot be reached, or as many lives have a link as may.
+    /// 503 when the bus cannot be reached, or as many lives have a link as may, of all or of their `owner`.
     pub(crate) async fn hear(
         self: &Arc<Self>,
         (worker, pool): (WorkerId, &str),
+        owner: Option<String>,
         until: Instant,
     ) -> Result<Heard, ApiError> {
         // A link that is just ending drops the call, and then there is none.
         for _ in 0..2 {
             let (answer, heard) = oneshot::channel();
-            let calls = self.link(worker, pool)?;
+            let calls = self.link(worker, pool, owner.as_deref())?;
             if calls.send(Poll { until, answer }).await.is_ok()
                 && let Ok(heard) = heard.await
             {
@@ -124,6 +129,7 @@ impl Polls {
         self: &Arc<Self>,
         worker: WorkerId,
         pool: &str,
+        owner: Option<&str>,
     ) -> Result<mpsc::Sender<Poll>, ApiError> {
         let mut links = self.links();
         // A life that serves another pool now is told elsewhere.
@@ -135,9 +141,18 @@ impl Polls {
             let words = format!("{MAX_LINKS} workers ask this server already, as many as may");
             return Err(ApiError::unavailable("OVERLOADED", words));
         }
+        let of_owner = links.values().filter(|it| it.owner.as_deref() == owner);
+        if owner.is_some() && of_owner.count() >= MAX_LINKS_OF_OWNER && !links.contains_key(&worker)
+        {
+            let words = format!(
+                "{MAX_LINKS_OF_OWNER} workers with this key ask this server already, as many as may"
+            );
+            return Err(ApiError::unavailable("OVERLOADED", words));
+        }
         let (calls, asked) = mpsc::channel(MAX_CALLS);
         let its = Calls {
             pool: pool.to_owned(),
+            owner: owner.map(str::to_owned),
             sender: calls.clone(),
         };
         links.insert(worker, its);

@@ -160,6 +160,10 @@ pub(crate) struct RestoreFenceArguments {
     /// Fence off everybody also when somebody is still there: what they run is killed.
     #[arg(long)]
     pub(crate) force: bool,
+    /// How often this very backup was restored before: ids and attempts then go on further away, where none of those
+    /// lives has given them out.
+    #[arg(long, value_name = "TIMES", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=1000))]
+    pub(crate) again: u16,
     /// Who does it, for the audit log.
     #[arg(long, env = "USER", value_name = "NAME", default_value = attune_cli::NOBODY)]
     pub(crate) who: String,

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use anyhow::{anyhow, ensure};
-use attune_config::{SandboxMode as Wanted, Settings};
+use attune_config::{SandboxMode as Wanted, Settings, Wiring};
 use attune_core::Resources;
 use attune_worker::{Account, Containment, SandboxMode};
 use rustix::process::geteuid;
@@ -44,6 +44,7 @@ pub(crate) fn of(settings: &Settings) -> anyhow::Result<Containment> {
 
 /// Where the passwords of this process are: what systemd hands it, and the files that the settings name.
 fn secrets(settings: &Settings, credentials: Option<OsString>) -> Vec<PathBuf> {
+    let has_first_key = settings.wiring == Wiring::Embedded;
     let first_key = settings.data_dir.join(crate::keys_command::FIRST_KEY_FILE);
     let files = [
         settings.database.url_file.clone(),
@@ -52,7 +53,8 @@ fn secrets(settings: &Settings, credentials: Option<OsString>) -> Vec<PathBuf> {
         settings.api.tls.key_file.clone(),
         settings.secrets.key_file.clone(),
         settings.worker.secrets_dir.clone(),
-        Some(first_key).filter(|file| file.exists()),
+        // It is made when everything has started.
+        has_first_key.then_some(first_key),
     ];
     let files = files.into_iter().flatten();
     credentials

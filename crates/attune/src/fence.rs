@@ -36,13 +36,19 @@ pub(crate) async fn restore_fence(
                 nobody_is_there(store.as_ref()).await?;
             }
             store
-                .restore_fence(&Actor::at_console(attune_cli::who(&arguments.who)))
+                .restore_fence(&Actor::at_console(attune_cli::who(&arguments.who)), arguments.again)
                 .await
                 .context("the fence could not be set")?;
             store.close().await;
             say(&format!(
                 "what was before is fenced off in {place}; the daemons can be started"
             ));
+            if arguments.again == 0 {
+                say(
+                    "if this very backup was restored before: fence it off with `--again TIMES` too, or ids and \
+                     attempts are given out that were given out then",
+                );
+            }
             Ok(())
         },
     )

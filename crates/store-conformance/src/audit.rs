@@ -142,7 +142,7 @@ pub async fn entries_are_a_chain(store: Arc<dyn Store>) {
     };
     store.note_audit(&plain).await.unwrap();
     store
-        .restore_fence(&Actor::at_console("ann"))
+        .restore_fence(&Actor::at_console("ann"), 0)
         .await
         .unwrap();
     let whole = check_chain(&*store, None).await.unwrap();

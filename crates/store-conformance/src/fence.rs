@@ -8,7 +8,7 @@ use super::support::{
     LONG, PARTITIONS, SHORT, World, end, eventually, fenced, grant, partitions, worker_lease,
 };
 use attune_store::What;
-use attune_store::{Batch, FENCE_JUMP, Store};
+use attune_store::{Batch, FENCE_ATTEMPTS, FENCE_JUMP, Store};
 
 /// One lost partition holds the whole batch back, the parts of other partitions included.
 pub async fn a_stale_epoch_writes_nothing(store: Arc<dyn Store>) {
@@ -129,7 +129,21 @@ pub async fn a_restore_fences_everybody_off(store: Arc<dyn Store>) {
         .renew_executor(world.owner, "executor-1", LONG, false)
         .await
         .unwrap();
-    store.restore_fence(&"ann".into()).await.unwrap();
+    let action = world.action(0, "waits").await;
+    let waits = world.insert_queued(&action).await;
+    let holds = world.insert_requested(&action).await;
+    let attempt = async |id| world.record(id).await.attempt.0;
+    let held = attempt(holds).await;
+    store.restore_fence(&"ann".into(), 0).await.unwrap();
+    // No attempt that was granted in the life that is lost is granted once more.
+    assert_eq!(i64::from(attempt(waits).await), FENCE_ATTEMPTS);
+    assert_eq!(attempt(holds).await, held);
+    let slots = store.load_slots(&[waits]).await.unwrap();
+    assert_eq!(
+        i64::from(slots[0].unbegun),
+        FENCE_ATTEMPTS,
+        "no try is used up"
+    );
 
     let expected: Vec<u16> = (0..PARTITIONS).collect();
     assert_eq!(fenced(store.commit(&world.batch()).await), expected);
@@ -151,6 +165,17 @@ pub async fn a_restore_fences_everybody_off(store: Arc<dyn Store>) {
     assert_eq!(taken.len(), usize::from(PARTITIONS));
     assert!(
         taken.iter().all(|(_, epoch)| epoch.0 > FENCE_JUMP),
+        "{taken:?}"
+    );
+    // Of a state that was restored twice before.
+    store.restore_fence(&"ann".into(), 2).await.unwrap();
+    assert_eq!(i64::from(attempt(waits).await), 4 * FENCE_ATTEMPTS);
+    let taken = store
+        .acquire(world.owner, "executor-1", &partitions(), LONG)
+        .await
+        .unwrap();
+    assert!(
+        taken.iter().all(|(_, epoch)| epoch.0 > 4 * FENCE_JUMP),
         "{taken:?}"
     );
 }

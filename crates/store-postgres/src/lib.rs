@@ -43,7 +43,10 @@ mod workers;
 use async_trait::async_trait;
 use attune_core::RequestId;
 use attune_store::What;
-use attune_store::{Actor, FENCE_JUMP, PoolFigures, Store, StoreError};
+use attune_store::{
+    Actor, FENCE_ATTEMPTS, FENCE_JUMP, MAX_UNBEGUN, PoolFigures, Store, StoreError,
+};
+use sqlx::postgres::PgPoolOptions;
 
 use crate::db::Db;
 pub use crate::failure::is_forbidden;
@@ -131,21 +134,29 @@ impl Store for PostgresStore {
             .await
     }
 
-    async fn restore_fence(&self, who: &Actor) -> Result<(), StoreError> {
+    async fn restore_fence(&self, who: &Actor, again: u16) -> Result<(), StoreError> {
         let [kind, key, address, via] = who.origin.columns();
         let query = sqlx::query(sql::RESTORE_FENCE)
-            .bind(FENCE_JUMP)
+            .bind(FENCE_JUMP * (i64::from(again) + 1))
             .bind(RequestId::fresh().0)
             .bind(text::text(who).into_owned())
             .bind(What::RestoreFence.name())
             .bind(kind)
             .bind(key)
             .bind(address)
-            .bind(via);
-        let pool = self.db.general();
+            .bind(via)
+            .bind(i32::try_from(FENCE_ATTEMPTS * (i64::from(again) + 1)).unwrap_or(i32::MAX))
+            .bind(i32::try_from(MAX_UNBEGUN).unwrap_or(i32::MAX));
+        // Of a million that wait each row is written.
+        let options = self.db.migration_options();
         self.db
-            .run(Purpose::General, async move {
-                query.execute(&pool).await?;
+            .run(Purpose::Migrate, async move {
+                let pool = PgPoolOptions::new()
+                    .max_connections(1)
+                    .connect_lazy_with(options);
+                let done = query.execute(&pool).await;
+                pool.close().await;
+                done?;
                 Ok(())
             })
             .await

@@ -2,7 +2,7 @@
 
 use attune_core::RequestId;
 use attune_store::What;
-use attune_store::{Actor, FENCE_JUMP, NewAudit};
+use attune_store::{Actor, FENCE_ATTEMPTS, FENCE_JUMP, MAX_UNBEGUN, NewAudit};
 use serde_json::json;
 use sqlx::sqlite::SqliteConnection;
 
@@ -36,12 +36,22 @@ async fn end(
     Ok(())
 }
 
-/// Ends every lease and makes the epochs jump, with an entry in the audit log.
-pub(crate) async fn fence(connection: &mut SqliteConnection, who: Actor) -> Result<(), Failure> {
+/// Ends every lease, makes the epochs and the attempts of what waits jump, with an entry in the audit log.
+pub(crate) async fn fence(
+    connection: &mut SqliteConnection,
+    who: Actor,
+    again: u16,
+) -> Result<(), Failure> {
+    let times = i64::from(again) + 1;
     end_leases(connection).await?;
     end(connection, &[sql::END_FORMER_WORKERS]).await?;
     sqlx::query(sql::JUMP_EPOCHS)
-        .bind(FENCE_JUMP)
+        .bind(FENCE_JUMP * times)
+        .execute(&mut *connection)
+        .await?;
+    sqlx::query(sql::RAISE_ATTEMPTS)
+        .bind(FENCE_ATTEMPTS * times)
+        .bind(MAX_UNBEGUN)
         .execute(&mut *connection)
         .await?;
     let entry = NewAudit {
@@ -51,7 +61,7 @@ pub(crate) async fn fence(connection: &mut SqliteConnection, who: Actor) -> Resu
         target: "cluster".to_owned(),
         reason: None,
         before: None,
-        after: Some(json!({"epochs": FENCE_JUMP})),
+        after: Some(json!({"epochs": FENCE_JUMP * times, "attempts": FENCE_ATTEMPTS * times})),
     };
     audit::note(connection, &[entry]).await?;
     Ok(())

@@ -121,6 +121,7 @@ statements! {
     PRUNE_WORKERS = "prune_workers",
     PUT_BACK = "put_back",
     QUICK_CHECK = "quick_check",
+    RAISE_ATTEMPTS = "raise_attempts",
     RAISE_PAUSES = "raise_pauses",
     RAISE_POLICIES = "raise_policies",
     REMOVE_PAUSE = "remove_pause",

@@ -249,12 +249,12 @@ impl Store for SqliteStore {
         Ok(None)
     }
 
-    async fn restore_fence(&self, who: &Actor) -> Result<(), StoreError> {
+    async fn restore_fence(&self, who: &Actor, again: u16) -> Result<(), StoreError> {
         let who = who.clone();
         self.task(async move |inner: Arc<Inner>| {
             inner
                 .writer
-                .transaction(move |connection| Box::pin(former::fence(connection, who)))
+                .transaction(move |connection| Box::pin(former::fence(connection, who, again)))
                 .await
         })
         .await

@@ -74,6 +74,11 @@ pub use workers::{WorkerLease, WorkerRow, WorkerStore};
 /// between a backup and its restore. From epoch 8192 on ids are larger than 2^53, which clients that
 /// read numbers as doubles take for others; so it can be done seven times before.
 pub const FENCE_JUMP: i64 = 1_024;
+/// By how much it raises the attempts of what waits: by more than the life that is lost can have granted it. With
+/// the same number for what was never begun, no try is used up.
+pub const FENCE_ATTEMPTS: i64 = 1_000;
+/// No more grants that were never begun are counted of one execution: 16 bits.
+pub const MAX_UNBEGUN: i64 = 65_000;
 
 /// Whether a migration of this name only adds to the schema, so that older programs work with it.
 pub fn is_additive(migration: &str) -> bool {
@@ -142,11 +147,14 @@ pub trait Store:
     /// To be called once after the store was set back to an earlier state (a backup was restored,
     /// a standby took over without the last commits), before anything else starts: makes the
     /// epochs of all partitions jump by [`FENCE_JUMP`], so that no id of an execution is given a
-    /// second time, ends every lease, and writes an entry in the audit log for `who`.
+    /// second time, raises the attempts of what waits by [`FENCE_ATTEMPTS`], so that none is granted a second
+    /// time either, ends every lease, and writes an entry in the audit log for `who`. Where the same state was
+    /// restored before, all of it was done before from the same numbers: `again` says how often, and everything
+    /// jumps as many times further.
     ///
     /// # Errors
     /// When the store fails, or the epochs are used up.
-    async fn restore_fence(&self, who: &Actor) -> Result<(), StoreError>;
+    async fn restore_fence(&self, who: &Actor, again: u16) -> Result<(), StoreError>;
 
     /// From now on the upkeep removes no entry of the audit log that is younger, whatever it is told. To be called
     /// by the owner of the tables.

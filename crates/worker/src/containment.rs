@@ -10,15 +10,17 @@ use attune_core::{Builtin, Resources};
 use rustix::process::{DumpableBehavior, geteuid, set_dumpable_behavior};
 
 use crate::guard::{can_have_cgroups, controllers};
-use crate::launch::{Account, Sandbox, can_be_kept, can_scope_files, can_scope_signals};
+use crate::launch::{Account, Sandbox, can_be_kept, can_scope_files, can_scope_signals, real_path};
 
 /// Has this process be none that others of its account may look into: its environment, its memory and
-/// its open files are for root alone from here on. For whoever holds a password and runs programs: call
+/// its open files are for root alone from here on. What it was started with open, beside the three that every
+/// process has, it keeps to itself: programs do not get it. For whoever holds a password and runs programs: call
 /// it before anything else. A program that it becomes can be looked into again.
 ///
 /// # Errors
 /// Never, on Linux.
 pub fn close_to_others() -> io::Result<()> {
+    close_fds::set_fds_cloexec(3, &[]);
     Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
 }
 
@@ -196,7 +198,7 @@ impl Containment {
     /// The files with passwords that can be kept from programs, by their real paths.
     fn kept_secrets(&self) -> impl Iterator<Item = PathBuf> + '_ {
         let kept = self.secrets.iter().filter(|secret| can_be_kept(secret));
-        kept.filter_map(|secret| fs::canonicalize(secret).ok())
+        kept.filter_map(|secret| real_path(secret))
     }
 
     /// Words that say what is impossible, if anything is.

@@ -10,6 +10,8 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tracing::debug;
 
+use super::lives::Lives;
+
 /// How long what was read of a key counts: so long a key that was revoked is good still.
 pub(crate) const FRESH: Duration = Duration::from_secs(5);
 /// How long it counts while the store cannot be asked.
@@ -19,6 +21,8 @@ const NOTED: Duration = Duration::from_secs(60);
 /// Keys that nobody knows here yet are looked up by so many requests at once: guesses must not take the
 /// connections that everybody needs.
 const LOOK_UPS: usize = 2;
+/// How many may listen to events at once with one key.
+pub(crate) const MAX_LISTENERS_OF_KEY: usize = 16;
 
 /// A key that was shown, and how much was asked for with it.
 #[derive(Debug)]
@@ -27,6 +31,8 @@ pub(crate) struct Known {
     /// Held by whoever reads it again.
     reading: tokio::sync::Mutex<()>,
     pub(crate) paces: Paces,
+    /// For those who listen to events with it: one key does not take all places.
+    pub(crate) listeners: Arc<Semaphore>,
 }
 
 /// How much of each rate is used.
@@ -35,6 +41,7 @@ pub(crate) struct Paces {
     pub(crate) submit: Pace,
     pub(crate) read: Pace,
     pub(crate) change: Pace,
+    pub(crate) lives: Lives,
 }
 
 /// What the store has said of a key, and when.
@@ -146,6 +153,7 @@ impl KnownKeys {
             read: Mutex::new(read),
             reading: tokio::sync::Mutex::default(),
             paces: Paces::default(),
+            listeners: Arc::new(Semaphore::new(MAX_LISTENERS_OF_KEY)),
         });
         lock(&self.known).insert(key.id().clone(), Arc::clone(&known));
         Ok(Some(known))

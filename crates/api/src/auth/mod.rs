@@ -7,6 +7,7 @@
 pub(crate) mod access;
 mod failures;
 mod known;
+mod lives;
 pub(crate) mod waiting;
 
 use std::sync::Arc;
@@ -198,15 +199,20 @@ fn shown_key(headers: &HeaderMap) -> Result<Option<&str>, ApiError> {
     Ok(Some(key.trim()))
 }
 
-fn unauthenticated(message: &str) -> ApiError {
+pub(crate) fn unauthenticated(message: &str) -> ApiError {
     ApiError::new(StatusCode::UNAUTHORIZED, "UNAUTHENTICATED", message)
+}
+
+fn rate_limited(words: String, wait: Duration) -> ApiError {
+    let mut error = ApiError::new(StatusCode::TOO_MANY_REQUESTS, "RATE_LIMITED", words);
+    let seconds = wait.as_millis().div_ceil(1000);
+    error.detail.retry_after_seconds = Some(u32::try_from(seconds).unwrap_or(u32::MAX));
+    error
 }
 
 fn too_many_failures() -> ApiError {
     let words = "too many keys that are not good came from this address; try again in a minute";
-    let mut error = ApiError::new(StatusCode::TOO_MANY_REQUESTS, "RATE_LIMITED", words);
-    error.detail.retry_after_seconds = Some(60);
-    error
+    rate_limited(words.to_owned(), Duration::from_secs(60))
 }
 
 fn forbidden(permission: &str, message: String) -> ApiError {
@@ -270,10 +276,7 @@ impl Caller {
                 rate.per_second,
                 rate.burst
             );
-            let mut error = ApiError::new(StatusCode::TOO_MANY_REQUESTS, "RATE_LIMITED", words);
-            let seconds = wait.as_millis().div_ceil(1000);
-            error.detail.retry_after_seconds = Some(u32::try_from(seconds).unwrap_or(u32::MAX));
-            error
+            rate_limited(words, wait)
         })
     }
 
@@ -410,9 +413,14 @@ impl Caller {
         }
     }
 
+    /// Whether it sees nothing of what others have asked for.
+    pub(crate) fn sees_only_its_own(&self) -> bool {
+        self.principal.sees_only_its_own()
+    }
+
     /// Whether an execution is to be seen that was asked for in this name.
     pub(crate) fn sees(&self, requested_by: Option<&str>) -> bool {
-        !self.principal.sees_only_its_own() || requested_by == Some(self.principal.name())
+        !self.sees_only_its_own() || requested_by == Some(self.principal.name())
     }
 }
 

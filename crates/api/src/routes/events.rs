@@ -34,7 +34,8 @@ struct Listener {
     events: Receiver<Arc<Told>>,
     action: Option<ActionRef>,
     kinds: Vec<EventKind>,
-    _permit: OwnedSemaphorePermit,
+    /// Its place among all, and among those of its key.
+    _permits: (OwnedSemaphorePermit, Option<OwnedSemaphorePermit>),
 }
 
 /// What happens to actions whose policies ask for it (`policy.events`), as server-sent events.
@@ -70,6 +71,7 @@ pub(crate) async fn listen(
         let known = app.ports.actions.find_action(action_ref).await?;
         known.ok_or_else(|| ApiError::no_action(action_ref.as_str()))?;
     }
+    let of_key = caller.listens()?;
     let permit = Arc::clone(&app.listeners).try_acquire_owned();
     let permit = permit.map_err(|_| {
         let words = format!("{MAX_LISTENERS} listen to events already, as many as may");
@@ -83,7 +85,7 @@ pub(crate) async fn listen(
         events,
         action,
         kinds,
-        _permit: permit,
+        _permits: (permit, of_key),
     };
     let begin = (listener, caller, Instant::now());
     let lines = stream::unfold(begin, |(mut listener, caller, mut looked_at)| async move {
@@ -158,7 +160,7 @@ mod tests {
             events: receiver,
             action: Some("a.b".parse().unwrap()),
             kinds: vec![EventKind::Finished],
-            _permit: listeners().try_acquire_owned().unwrap(),
+            _permits: (listeners().try_acquire_owned().unwrap(), None),
         };
         for (kind, action_ref) in [(EventKind::Finished, "a.c"), (EventKind::Finished, "a.b")] {
             events.send(told(kind, action_ref)).unwrap();

@@ -19,7 +19,7 @@ use uuid::Uuid;
 
 use super::App;
 use super::worker::{check, renew};
-use crate::auth::Caller;
+use crate::auth::{Caller, unauthenticated};
 use crate::body;
 use crate::error::ApiError;
 use crate::query::NoParams;
@@ -116,7 +116,13 @@ pub(crate) async fn exchange(
         Some(wait_ms) => {
             let wait = u64::from(wait_ms).min(lease_expires_in_ms / 3);
             let until = Instant::now() + Duration::from_millis(wait);
-            let heard = app.polls.hear((asked.worker, &asked.pool), until).await?;
+            let of_key = caller.owner_of_lives();
+            let heard = app.polls.hear((asked.worker, &asked.pool), of_key, until);
+            let heard = heard.await?;
+            // The key may have been revoked meanwhile: what its life was granted comes back with the end of its lease.
+            if !caller.is_good_still().await {
+                return Err(unauthenticated("the key is not good any more"));
+            }
             (Some(heard.link), heard.sections)
         }
     };

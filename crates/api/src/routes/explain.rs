@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use attune_api_types::{ErrorBody, ExplainState, ExplainView};
 use attune_commands::ClientError;
-use attune_core::explain::QueueState;
+use attune_core::explain::{QueueState, Reason};
 use attune_core::{ExecutionId, Explanation, RejectCode, Status};
 use attune_store::ExecutionRecord;
 use axum::Json;
@@ -64,7 +64,12 @@ pub(crate) async fn explain(
     let found = record(&app, id).await?;
     let view = match explanation {
         _ if found.status.is_terminal() => ended(&found),
-        Some(explanation) => view(&app, &found, *explanation).await?,
+        Some(mut explanation) => {
+            if caller.sees_only_its_own() {
+                name_no_others(&mut explanation);
+            }
+            view(&app, &found, *explanation).await?
+        }
         None => {
             let message = format!(
                 "execution {id} is {} and its owner does not know it at this moment; ask again in a second",
@@ -75,6 +80,20 @@ pub(crate) async fn explain(
     };
     drop(memory);
     Ok(Json(view))
+}
+
+/// Who sees nothing of others learns how much of a limit they hold, and not which executions they are.
+fn name_no_others(explanation: &mut Explanation) {
+    for reason in &mut explanation.waits_for {
+        match reason {
+            Reason::Limit(lack) | Reason::GroupLimit(lack) => {
+                lack.more_holders += lack.holders.len() as u64;
+                lack.holders.clear();
+            }
+            Reason::Turn { next, .. } => *next = None,
+            _ => {}
+        }
+    }
 }
 
 async fn record(app: &App, id: ExecutionId) -> Result<ExecutionRecord, ApiError> {

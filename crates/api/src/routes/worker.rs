@@ -50,6 +50,7 @@ pub(super) async fn renew(
     caller: &Caller,
     asked: LeaseRequest,
 ) -> Result<Lease, ApiError> {
+    caller.hear_life(asked.worker)?;
     let lease = WorkerLease {
         worker: asked.worker,
         name: asked.name,

@@ -89,6 +89,8 @@ impl Stand {
             .chain(settings)
             .map(|(key, value)| (variable(key), (*value).to_owned()))
             .collect();
+        // It has a file open from whoever starts it.
+        std::fs::write(folder.path().join("held"), &url)?;
         let binary = env!("CARGO_BIN_EXE_attune");
         let cgroup = Some(NOBODY)
             .filter(|_| who == As::Nobody)
@@ -104,6 +106,7 @@ impl Stand {
                 format!("{enter}exec setpriv {account} {binary} standalone")
             }
         };
+        let script = format!("exec 7<held && {script}");
         let process = Process::spawn(Launch {
             name: "standalone".to_owned(),
             binary: "/bin/sh".into(),
@@ -193,13 +196,14 @@ fn odd_seconds() -> u32 {
     1_000_000 + uuid::Uuid::new_v4().as_fields().0 % 1_000_000
 }
 
-/// Finding C1: `/proc/$PPID/environ`, `fd` and `mem`, of the worker and of whatever else it began.
+/// Finding C1: `/proc/$PPID/environ`, `fd` and `mem`, of the worker and of whatever else it began, and what the
+/// worker was started with open.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn embedded_program_cannot_read_the_passwords_of_its_worker() -> anyhow::Result<()> {
     let script = format!(
         "for p in /proc/[0-9]*; do [ $p = /proc/$$ ] && continue; \
          tr '\\0' '\\n' < $p/environ 2>/dev/null | grep {CANARY}; done; \
-         ls -l /proc/$PPID/fd 2>&1; head -c1 /proc/$PPID/mem 2>&1; cat /proc/$PPID/environ 2>&1; true"
+         cat /proc/self/fd/7 2>&1; ls -l /proc/$PPID/fd 2>&1; head -c1 /proc/$PPID/mem 2>&1; cat /proc/$PPID/environ 2>&1; true"
     );
     on_each(&[], async |stand: &Stand| {
         let ended = stand.run("spy", &script, json!({})).await?;

@@ -38,7 +38,7 @@ use crate::guard::enter_cgroup;
 use crate::runner::PARAMETERS;
 pub use plan::Account;
 use plan::{Failure, Plan, Said, Step, receive};
-pub(crate) use sandbox::{Sandbox, can_be_kept, can_scope_files, can_scope_signals};
+pub(crate) use sandbox::{Sandbox, can_be_kept, can_scope_files, can_scope_signals, real_path};
 pub(crate) use worker::{Attendant, Launcher, NotLaunched};
 
 /// Is the launcher of the worker that writes to this process's stdin: becomes the program that `argv`

@@ -104,7 +104,23 @@ pub(crate) fn can_be_kept(secret: &Path) -> bool {
             !is_own && it.mode() & 0o022 == 0
         })
     };
-    fs::canonicalize(secret).is_ok_and(|path| path.ancestors().skip(1).all(is_fixed))
+    real_path(secret).is_some_and(|path| path.ancestors().skip(1).all(is_fixed))
+}
+
+/// Where a file or folder is, also where it comes to be only later, in a folder that is there.
+pub(crate) fn real_path(place: &Path) -> Option<PathBuf> {
+    fs::canonicalize(place)
+        .or_else(|_| {
+            let name = place.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+            let folder = place.parent().ok_or(io::ErrorKind::InvalidInput)?;
+            // A folder of a relative name stands in the current one.
+            let folder = match folder.as_os_str().is_empty() {
+                true => Path::new("."),
+                false => folder,
+            };
+            fs::canonicalize(folder).map(|folder| folder.join(name))
+        })
+        .ok()
 }
 
 /// Every folder and file in `folder` but those that are closed, or lead there.
@@ -147,6 +163,21 @@ fn is_made(rules: Result<Ruleset, RulesetError>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_made_later_has_its_place_already() {
+        let root = tempfile::tempdir().unwrap();
+        let real = fs::canonicalize(root.path()).unwrap();
+        std::os::unix::fs::symlink(root.path(), root.path().join("link")).unwrap();
+        let later = root.path().join("link/admin.key");
+        assert_eq!(real_path(&later), Some(real.join("admin.key")));
+        assert_eq!(real_path(&root.path().join("none/admin.key")), None);
+        // Whoever is in the folder then is as far from it as if it had been there.
+        fs::write(&later, "").unwrap();
+        let mut open = Vec::new();
+        open_all_but(root.path(), &[real.join("admin.key")], &mut open);
+        assert_eq!(open, Vec::<PathBuf>::new());
+    }
 
     #[test]
     fn all_is_open_but_what_is_closed_and_what_leads_there() {
