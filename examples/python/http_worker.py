@@ -4,7 +4,8 @@
     http_worker.py --api http://127.0.0.1:8080 --pool default --slots 4
 
 It runs what actions name as `program`, and the built-in noop, echo, sleep and fail; everything
-else it reports as failed. TERM or INT make it finish what runs and stop.
+else it reports as failed. TERM or INT make it finish what runs and stop, also while nobody answers:
+then half a minute after the last run has ended.
 
 One loop owns all state. One call waits for sections all the time, and others say what is new.
 
@@ -62,6 +63,7 @@ class Worker:
             body |= {name: getattr(self.args, name) for name in names} | {"draining": self.stopping} | said
         headers = {"Content-Type": "application/json"} | KEY
         connection.request("POST", f"/api/v1/worker/{path}", json.dumps(body, allow_nan=False), headers)
+        self.life.is_known = True
 
     def answer(self, connection, sent):
         response = connection.getresponse()
@@ -115,6 +117,7 @@ class Worker:
     def run(self):
         while not self.life.is_done():
             try:
+                self.life.stops = self.stopping
                 if not self.is_good():
                     raise LeaseExpired("it was not renewed in time")
                 self.life.work(self.is_good)
@@ -123,6 +126,8 @@ class Worker:
             except LeaseExpired as error:
                 log(f"the lease is lost, everything is killed: {error}")
                 self.life.end()
+                if self.stopping:
+                    break
                 self.begin_life()
             except (OSError, http.client.HTTPException) as error:
                 log(f"a call has failed: {error!r}")
@@ -134,7 +139,7 @@ class Worker:
             connection = self.connect()
             self.ask(connection, "retire")
             connection.getresponse()
-        except OSError as error:
+        except (OSError, http.client.HTTPException) as error:
             log(f"the lease runs out by itself: {error}")
         log("stopped")
 

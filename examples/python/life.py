@@ -35,6 +35,8 @@ RESYNC_SECONDS = 0.5
 LINGER_SECONDS = 1.0
 # At the end it waits for so long until all is settled: what was told durably is safe.
 LAST_WORDS_SECONDS = 10
+# Nor does it wait for longer than this for somebody to take what it has to tell.
+UNHEARD_SECONDS = 30
 # By what the API knows who asks, where it wants to.
 KEY = {"Authorization": f"Bearer {os.environ['ATTUNE_KEY']}"} if os.environ.get("ATTUNE_KEY") else {}
 # Variables of this process that programs may see.
@@ -269,8 +271,10 @@ class Life:
         self.streams = {}  # by partition
         self.entries = {}  # by (execution_id, attempt), in order of arrival
         self.told = {}  # by owner: when, and what of it that is told again
+        self.is_known = False  # whether anybody has heard of it
+        self.stops = False  # nothing more begins
         self.draining_since = None  # when owners were told that nothing more is to come
-        self.rests_since = None  # since when nothing runs after that
+        self.rests_since = None  # since when nothing runs, while it stops
 
     def all(self, *states):
         return [(key, entry) for key, entry in self.entries.items() if entry.state in states]
@@ -376,23 +380,27 @@ class Life:
 
     def work(self, is_good):
         """Does what there is to do for what it holds."""
-        if self.draining_since is None:
+        if self.stops:
+            self.give_back("its worker stops")
+        else:
             self.begin(is_good)
             self.give_back_late()
-        else:
-            self.give_back("its worker stops")
         self.finish()
 
     def is_done(self):
-        """Whether a life that drains has nothing left to do, or has waited for its owners long enough."""
-        if self.draining_since is None or self.all("running"):
+        """Whether a life that stops has nothing left to do, or has waited for others long enough: they may
+        be gone, so it ends whether or not anybody answers."""
+        if not self.stops or self.all("running"):
             return False
+        if not self.is_known:
+            return True
         now = time.monotonic()
         self.rests_since = self.rests_since or now
-        if not self.entries:
+        if not self.entries and self.draining_since is not None:
             return now - self.draining_since >= LINGER_SECONDS
+        # What is not safe is lost when it ends: its slots come back as those of a worker that was lost.
         is_safe = all(entry.is_safe for _, entry in self.all("ended"))
-        return is_safe and now - self.rests_since >= LAST_WORDS_SECONDS
+        return now - self.rests_since >= (LAST_WORDS_SECONDS if is_safe else UNHEARD_SECONDS)
 
     def end(self):
         """Kills what runs and forgets everything."""

@@ -33,6 +33,11 @@ def arguments():
         "--amqp", default=os.environ.get("ATTUNE_AMQP_URL", "amqp://127.0.0.1:5672/%2f")
     )
     parser.add_argument("--prefix", default="", help="what broker.prefix is set to")
+    parser.add_argument(
+        "--client",
+        help="the name that was given to `attune topology permissions --client`; if it is not given, the "
+        "name of the user of the broker without `client-`",
+    )
     parser.add_argument("--priority", default="normal")
     parser.add_argument("--timeout", type=float, default=30.0, help="seconds")
     parser.add_argument("--message-id", type=uuid.UUID, default=None)
@@ -80,7 +85,6 @@ def publish(url, exchange, message_id, body, reply_to, deadline):
             try:
                 channel = connection.channel()
                 channel.confirm_delivery()
-                channel.exchange_declare(exchange, exchange_type="topic", durable=True)
                 channel.basic_publish(
                     exchange,
                     "enforcement.created",
@@ -134,7 +138,12 @@ def main():
     # that publish.
     listening = pika.BlockingConnection(pika.URLParameters(args.amqp))
     answers = listening.channel()
-    address = answers.queue_declare("", exclusive=True, auto_delete=True).method.queue
+    # A name that a user of the broker for this client may declare; nothing stands before it, whatever
+    # broker.prefix is.
+    user = pika.URLParameters(args.amqp).credentials.username
+    client = args.client or user.removeprefix("client-")
+    address = f"attune.reply.{client}.{uuid.uuid4()}"
+    answers.queue_declare(address, exclusive=True, auto_delete=True)
     found = []
 
     def take(channel, method, _properties, answer):

@@ -4,7 +4,8 @@
     worker.py --pool default --slots 4
 
 It runs what actions name as `program`, and the built-in noop, echo, sleep and fail; everything
-else it reports as failed. TERM or INT make it finish what runs and stop.
+else it reports as failed. TERM or INT make it finish what runs and stop, also while nobody answers:
+then half a minute after the last run has ended.
 
 One loop owns all state. Programs run beside it as processes; nothing else is concurrent.
 
@@ -50,6 +51,7 @@ class Lease:
         self.draining = False
         # By the monotonic clock: until then it can be trusted, and then it is to be renewed.
         self.trusted_until, self.due = 0.0, 0.0
+        self.said_draining = False
 
     def call(self, path, body):
         request = urllib.request.Request(
@@ -82,6 +84,7 @@ class Lease:
                 "broker_user": user_of(self.args.amqp),
             },
         )
+        self.said_draining = self.draining
         self.trusted_until = sent + answer["lease_expires_in_ms"] / 1000 - margin(lease)
         self.due = sent + lease / 3
 
@@ -105,11 +108,11 @@ class Worker:
         self.executions = args.prefix + "attune.executions"
         self.lives = args.prefix + "attune.lives"
         self.to_owners = args.prefix + "attune.reports"
+        self.stopping = False
         self.begin_life()
         self.link = None  # the channel on which this life is told what to do
         self.telling = None  # the channel for reports
         self.safe = None  # the channel for ends, which the broker confirms
-        self.stopping = False
 
     def begin_life(self):
         self.life = Life(self.args.slots)
@@ -119,22 +122,28 @@ class Worker:
         log(f"the lease is lost, everything is killed: {error}")
         self.life.end()
         self.begin_life()
+        # Of a life that begins while this worker stops nobody hears.
+        self.life.stops = self.stopping
         self.close()
 
     # --- the broker -----------------------------------------------------------------------
 
     def connect(self):
         """A connection to receive on, and one to publish on; with a queue of its own, whose name
-        is new each time."""
-        receiving = pika.BlockingConnection(pika.URLParameters(self.args.amqp))
+        is new each time, and one that a user of the broker for workers of this pool may declare."""
+        parameters = pika.URLParameters(self.args.amqp)
+        # A broker that is short of memory takes nothing, and this loop must not wait for it.
+        parameters.blocked_connection_timeout = self.args.lease_seconds / 4
+        receiving = pika.BlockingConnection(parameters)
         self.link = receiving.channel()
-        self.link.exchange_declare(self.executions, exchange_type="topic", durable=True)
-        self.link.exchange_declare(self.lives, exchange_type="topic", durable=True)
-        self.link.exchange_declare(self.to_owners, exchange_type="direct", durable=True)
-        own = self.link.queue_declare("", exclusive=True, auto_delete=True).method.queue
+        # Others make the exchanges. Until they are there it comes again.
+        for exchange in (self.executions, self.lives, self.to_owners):
+            self.link.exchange_declare(exchange, passive=True)
+        own = f"{self.args.prefix}attune.worker.{self.args.pool}.{self.life.worker}.{uuid.uuid4()}"
+        self.link.queue_declare(own, exclusive=True, auto_delete=True)
         self.link.queue_bind(own, self.lives, f"{self.args.pool}.{self.life.worker}")
         self.link.basic_consume(own, self.on_message, auto_ack=True)
-        publishing = pika.BlockingConnection(pika.URLParameters(self.args.amqp))
+        publishing = pika.BlockingConnection(parameters)
         self.telling, self.safe = publishing.channel(), publishing.channel()
         self.safe.confirm_delivery()
         self.lease.renew()
@@ -209,32 +218,35 @@ class Worker:
     def stop(self, *_):
         self.stopping = True
 
-    def step(self):
-        """Does what there is to do and waits a moment for more. False when all is done."""
+    def keep_lease(self):
+        """Renews the lease when that is due, and at once when this worker begins to stop."""
+        self.life.stops = self.stopping
         if self.stopping and not self.lease.draining:
-            self.lease.draining = True
-            self.lease.renew()
+            self.lease.draining, self.lease.due = True, 0.0
+        self.lease.keep()
+        self.life.is_known = self.lease.trusted_until > 0
+
+    def step(self):
+        """Does what there is to do and waits a moment for more."""
+        self.keep_lease()
+        if self.lease.said_draining and self.life.draining_since is None:
             self.say_hello()
             self.life.draining_since = time.monotonic()
-        self.lease.keep()
         self.life.work(self.lease.is_good)
         self.report()
-        if self.life.is_done():
-            return False
         # Programs do not wake this loop, so it looks after them often.
         pause = 0.01 if self.life.entries else 0.05
         self.link.connection.process_data_events(time_limit=pause)
         self.telling.connection.process_data_events(time_limit=0)
-        return True
 
     def run(self):
-        serving, pause = True, 0.1
-        while serving:
+        pause = 0.1
+        while not self.life.is_done():
             try:
                 if self.link is None:
                     self.connect()
                     pause = 0.1
-                serving = self.step()
+                self.step()
             except LeaseExpired as error:
                 self.lose_lease(error)
             except (pika.exceptions.AMQPError, OSError) as error:
@@ -254,10 +266,12 @@ class Worker:
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             try:
-                self.lease.keep()
+                self.keep_lease()
             except LeaseExpired as error:
                 self.lose_lease(error)
             self.life.finish()
+            if self.life.is_done():
+                return
             time.sleep(0.05)
 
 
