@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use attune_core::foreign::cut;
 use attune_core::input::MAX_DEPTH;
 use attune_core::plain;
 use attune_core::strict::{self, Strict};
@@ -28,7 +29,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Reads the whole body of a request that must be JSON.
 ///
 /// # Errors
-/// 415 for another content type, 413 for more bytes than allowed, as soon as that is known, 408
+/// 415 for another content type and for one that is encoded, 413 for more bytes than allowed, as soon as that is known, 408
 /// for a body that does not arrive in time, 400 for one that breaks off, 503 when `bodies` has no
 /// room for it. The bytes count against `bodies` until they are dropped.
 pub(crate) async fn read(
@@ -37,6 +38,7 @@ pub(crate) async fn read(
     bodies: &Budget,
 ) -> Result<Bytes, ApiError> {
     check_content_type(request.headers())?;
+    check_encoding(request.headers())?;
     let asks_before_sending = request.headers().contains_key(header::EXPECT);
     let body = request.into_body();
     let max_bytes = options.max_body_bytes;
@@ -90,6 +92,24 @@ fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
         "UNSUPPORTED_MEDIA_TYPE",
         "the body must be JSON, sent with `Content-Type: application/json`",
     ))
+}
+
+/// Refuses a body that says to be encoded. Nothing here decodes one: whoever sends it without the encoding that it
+/// names would be served, until something on the way takes the header at its word.
+fn check_encoding(headers: &HeaderMap) -> Result<(), ApiError> {
+    let values = headers.get_all(header::CONTENT_ENCODING).iter();
+    let is_plain = |coding: &str| coding.is_empty() || coding.eq_ignore_ascii_case("identity");
+    let encoded = values
+        .map(|value| value.to_str().unwrap_or("?"))
+        .find(|value| !value.split(',').map(str::trim).all(is_plain));
+    encoded.map_or(Ok(()), |value| {
+        let words = format!(
+            "the body must be sent as it is: `Content-Encoding: {}` is not taken here, leave it out",
+            cut(value, 64)
+        );
+        let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+        Err(ApiError::new(status, "UNSUPPORTED_MEDIA_TYPE", words))
+    })
 }
 
 /// What has come of a body, and what it counts against.

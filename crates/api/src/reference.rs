@@ -70,7 +70,7 @@ const OF_BODIES: [(&str, &str); 5] = [
     ("413", "`TOO_LARGE`: more bytes than `api.max_body_bytes`."),
     (
         "415",
-        "`UNSUPPORTED_MEDIA_TYPE`: the body must be `application/json`.",
+        "`UNSUPPORTED_MEDIA_TYPE`: the body must be `application/json`, without a `Content-Encoding` (but `identity`).",
     ),
     ("422", "`INVALID_INPUT`: the body names the field."),
 ];

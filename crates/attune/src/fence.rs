@@ -11,7 +11,8 @@ use attune_config::{Settings, Wiring, redact_urls};
 use attune_store::{Actor, Store};
 
 use crate::cli::RestoreFenceArguments;
-use crate::{parts, say, with_store};
+use crate::opening::{Patience, with_store};
+use crate::{parts, say};
 
 /// How often it is looked whether those who were there renew their leases.
 const LOOK: Duration = Duration::from_millis(500);
@@ -27,7 +28,7 @@ pub(crate) async fn restore_fence(
     with_store(
         settings,
         "restore-fence",
-        &arguments.patience,
+        Patience::of(&arguments.patience),
         async |store| {
             store.check().await.with_context(|| {
                 format!("the schema in {place} does not fit; run `{program} migrate` first")

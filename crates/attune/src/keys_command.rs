@@ -6,6 +6,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use attune_api::{ApiError, keys};
@@ -13,29 +14,27 @@ use attune_api_types::{KeyList, KeyMade, KeyRequest, RotateRequest};
 use attune_cli::{KeyFailure, Keys, KeysArguments};
 use attune_config::Settings;
 use attune_identity::{KeyId, Pattern, Role};
-use attune_store::{Actor, Store};
+use attune_store::{Actor, Store, StoreError};
 
-use crate::cli::MigrateArguments;
-use crate::with_store;
+use crate::opening::{Patience, with_store};
 
-/// How long the store may take to answer, in seconds.
-const GIVE_UP_AFTER: u64 = 60;
+/// How long the store may take to answer.
+const GIVE_UP_AFTER: Duration = Duration::from_secs(60);
 
 /// Does with keys what is asked, in the store that the settings name.
 pub(crate) async fn run(
     settings: &Settings,
     arguments: &KeysArguments,
 ) -> anyhow::Result<ExitCode> {
-    let patience = MigrateArguments {
-        give_up_after: GIVE_UP_AFTER,
-    };
+    let patience = Patience::without_log(GIVE_UP_AFTER);
     let who = Actor::at_console(attune_cli::who(&std::env::var("USER").unwrap_or_default()));
     let mut code = ExitCode::SUCCESS;
-    let outcome = with_store(settings, "keys", &patience, async |store| {
-        store
-            .check()
-            .await
-            .context("the schema does not fit; run `attune migrate` first")?;
+    let outcome = with_store(settings, "keys", patience, async |store| {
+        match store.check().await {
+            // It says itself what does not fit, and the way out.
+            Err(error @ StoreError::Schema(_)) => return Err(error.into()),
+            checked => checked.context("the schema cannot be looked at")?,
+        }
         let keys = InStore {
             store: Arc::clone(&store),
             who,

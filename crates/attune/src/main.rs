@@ -10,10 +10,12 @@ mod demo;
 mod doctor;
 mod exposure;
 mod fence;
+mod folders;
 mod health_command;
 mod keys_command;
 mod manual;
 mod measured;
+mod opening;
 mod parts;
 mod roles;
 mod secrets;
@@ -21,21 +23,18 @@ mod topology;
 
 use std::ffi::OsString;
 use std::io::Write as _;
-use std::pin::pin;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow, ensure};
+use anyhow::{Context as _, ensure};
 use attune_cli::ClientCommand;
 use attune_config::{LoadError, Loaded, Loader, LogFormat, Settings, Wiring};
-use attune_runtime::{Shutdown, telemetry};
-use attune_store::{Store, StoreError};
+use attune_runtime::telemetry;
+use attune_store::StoreError;
 use attune_store_postgres::{MIGRATE_TRIES, through_locks};
 
-use crate::cli::{
-    Cli, Command, ConfigCommand, GuardArguments, MigrateArguments, MigrateCommand, RunHttpArguments,
-};
+use crate::cli::{Cli, Command, ConfigCommand, GuardArguments, MigrateCommand, RunHttpArguments};
+use crate::opening::{Patience, with_store};
 use crate::roles::Role;
 
 /// How long a thread waits for something that blocks. When none is left and the machine has no room
@@ -69,8 +68,6 @@ fn own_program() -> OsString {
 
 /// The exit code of a client command that was typed or set up wrongly.
 const WRONG_USAGE: u8 = 2;
-/// The exit code of a command that a signal has told to end before it was done, as shells give it.
-const TOLD_TO_END: u8 = 143;
 
 fn main() -> ExitCode {
     // Before anything else, as it stands before each program that a worker runs.
@@ -339,55 +336,13 @@ async fn serve_one(loaded: &Loaded, role: Role, log: &telemetry::Log) -> anyhow:
     roles::serve(&loaded.settings, &[role], log).await
 }
 
-/// Opens the store, waiting no longer than it says, and does `work` with it, until a signal says to end:
-/// what the store does then is not cut off here, but by the end of the process, and the store takes it
-/// back.
-async fn with_store<Work>(
-    settings: &Settings,
-    role: &str,
-    arguments: &MigrateArguments,
-    work: impl FnOnce(Arc<dyn Store>) -> Work,
-) -> anyhow::Result<ExitCode>
-where
-    Work: Future<Output = anyhow::Result<()>>,
-{
-    let shutdown = Shutdown::new();
-    shutdown.listen_for_signals()?;
-    let patience = Duration::from_secs(arguments.give_up_after);
-    let mut opening = pin!(parts::store(settings, role, &shutdown));
-    let opened = tokio::select! {
-        biased;
-        opened = &mut opening => opened,
-        () = tokio::time::sleep(patience) => {
-            // Between two tries, so that none is cut off.
-            shutdown.cancel();
-            return opening.await.map(|_| ExitCode::FAILURE).with_context(|| {
-                format!("gave up after {} s (--give-up-after)", patience.as_secs())
-            });
-        }
-    };
-    let done = match opened {
-        Ok(store) => tokio::select! {
-            biased;
-            done = work(store) => Some(done),
-            () = shutdown.cancelled() => None,
-        },
-        Err(_) if shutdown.is_cancelled() => None,
-        Err(error) => Some(Err(error)),
-    };
-    let Some(done) = done else {
-        tell(&anyhow!("told to end before it was done"));
-        return Ok(ExitCode::from(TOLD_TO_END));
-    };
-    done.map(|()| ExitCode::SUCCESS)
-}
-
 async fn migrate(settings: &Settings, command: &MigrateCommand) -> anyhow::Result<ExitCode> {
     let roles = match &command.grants {
         Some(prefix) => Some(parts::roles(settings, prefix, &command.pools)?),
         None => None,
     };
-    with_store(settings, "migrate", &command.patience, async |store| {
+    let patience = Patience::of(&command.patience);
+    with_store(settings, "migrate", patience, async |store| {
         let before = match store.check().await {
             // Who cannot look at the schema, because somebody has locked it, would wait for as long as
             // that, and what starts after this with it.

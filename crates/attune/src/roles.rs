@@ -24,7 +24,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::parts::Parts;
-use crate::{api_role, containment, exposure, keys_command};
+use crate::{api_role, containment, exposure, folders, keys_command};
 use keepers::{start_listener, start_stats};
 
 mod executor;
@@ -111,6 +111,7 @@ pub(crate) async fn serve(
         tracing::warn!(error.message = %error, "the limit of open files stays as it is");
     }
     containment::check_root(settings, roles)?;
+    folders::prepare(settings, roles)?;
     let shutdown = Shutdown::new();
     shutdown.listen_for_signals()?;
     let name = name_of(roles);

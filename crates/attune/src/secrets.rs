@@ -74,7 +74,7 @@ mod tests {
         let line = attune_secrets::new_key("k1").unwrap();
         assert_eq!(format!("{:?}", of(&line, 0o640).unwrap()), r#"["k1"]"#);
         for (text, mode, said) in [
-            (line.as_str(), 0o644, "chmod o-r"),
+            (line.as_str(), 0o644, "chmod o="),
             ("", 0o600, "attune secrets new-key"),
             ("k1:short", 0o600, "line 1"),
         ] {

@@ -1,17 +1,10 @@
 //! Certificates for TLS, read and judged before anything is connected.
 
-use std::fs::File;
-use std::io::{self, Read as _};
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use attune_bus::BusError;
+use attune_runtime::{read_certificates, read_private_key};
 use lapin::tcp::{OwnedIdentity, OwnedTLSConfig};
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-
-/// How large such a file may be, in bytes: several times all certificates that systems trust.
-const MAX_BYTES: u64 = 4 << 20;
 
 /// Files of PEM.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -29,16 +22,24 @@ impl TlsFiles {
     ///
     /// # Errors
     /// [`BusError::Refused`] with the setting, the file, what is wrong with it and the way out: it cannot be
-    /// read, holds no PEM of its kind, or is a key that others may read.
+    /// read, holds no PEM of its kind, or is a key that other accounts may use.
     pub(crate) fn read(&self) -> Result<OwnedTLSConfig, BusError> {
         let ca = self.ca.as_deref();
-        let ca = ca.map(|path| certificates("broker.tls.ca_file", path));
+        let ca = ca.map(|path| {
+            let setting = "broker.tls.ca_file";
+            let text = certificates(setting, path)?;
+            let text = String::from_utf8(text);
+            text.map_err(|_| refused(setting, path, "it is no text, so it is no PEM"))
+        });
         let identity = match (&self.cert, &self.key) {
             (None, None) => None,
-            (Some(cert), Some(key)) => Some(OwnedIdentity::PKCS8 {
-                pem: certificates("broker.tls.cert_file", cert)?.into_bytes(),
-                key: private_key("broker.tls.key_file", key)?,
-            }),
+            (Some(cert), Some(key)) => {
+                let unfit = |why: String| refused("broker.tls.key_file", key, &why);
+                Some(OwnedIdentity::PKCS8 {
+                    pem: certificates("broker.tls.cert_file", cert)?,
+                    key: read_private_key(key).map_err(unfit)?.0,
+                })
+            }
             _ => {
                 let words =
                     "broker.tls.cert_file and broker.tls.key_file go together: set both or neither";
@@ -56,57 +57,11 @@ fn refused(setting: &str, path: &Path, why: &str) -> BusError {
     BusError::Refused(format!("{setting} {}: {why}", path.display()))
 }
 
-/// The text of a file of certificates, at least one.
-fn certificates(setting: &str, path: &Path) -> Result<String, BusError> {
-    let refused = |why: &str| refused(setting, path, why);
-    let (text, _) = read(path).map_err(|error| refused(&error.to_string()))?;
-    let found: Result<Vec<CertificateDer<'_>>, _> = CertificateDer::pem_slice_iter(&text).collect();
-    match found {
-        Err(error) => Err(refused(&format!("it is no PEM: {error}"))),
-        Ok(found) if found.is_empty() => Err(refused(
-            "it holds no certificate: a file of PEM has lines -----BEGIN CERTIFICATE-----",
-        )),
-        Ok(_) => String::from_utf8(text).map_err(|_| refused("it is no text, so it is no PEM")),
-    }
-}
-
-/// The text of a file with a key that nobody but its owner may read.
-fn private_key(setting: &str, path: &Path) -> Result<Vec<u8>, BusError> {
-    let refused = |why: &str| refused(setting, path, why);
-    let (text, mode) = read(path).map_err(|error| refused(&error.to_string()))?;
-    if mode & 0o077 != 0 {
-        let mode = mode & 0o777;
-        return Err(refused(&format!(
-            "others than its owner may read it (mode {mode:o}): chmod 600"
-        )));
-    }
-    // Its words quote nothing of the file.
-    match PrivateKeyDer::from_pem_slice(&text) {
-        Ok(_) => Ok(text),
-        Err(_) => Err(refused(
-            "it holds no private key in PEM (PKCS #8, PKCS #1 or SEC 1, without a password)",
-        )),
-    }
-}
-
-/// What is in a file, and who may read it.
-fn read(path: &Path) -> io::Result<(Vec<u8>, u32)> {
-    // Asked before it is opened: opening a pipe waits for who writes.
-    if !std::fs::metadata(path)?.is_file() {
-        let words = "it is no regular file";
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, words));
-    }
-    let file = File::open(path)?;
-    let mode = file.metadata()?.mode();
-    let mut text = Vec::new();
-    file.take(MAX_BYTES + 1).read_to_end(&mut text)?;
-    match text.len() as u64 > MAX_BYTES {
-        true => Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            format!("it has more than {MAX_BYTES} bytes"),
-        )),
-        false => Ok((text, mode)),
-    }
+/// The text of a file of certificates.
+fn certificates(setting: &str, path: &Path) -> Result<Vec<u8>, BusError> {
+    let read = read_certificates(path);
+    read.map(|(text, _)| text)
+        .map_err(|why| refused(setting, path, &why))
 }
 
 #[cfg(test)]
@@ -136,7 +91,8 @@ mod tests {
         let cert = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
         let key = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n";
         let (cert, own) = (write("cert.pem", cert, 0o644), write("key.pem", key, 0o600));
-        let open = write("open.pem", key, 0o640);
+        let open = write("open.pem", key, 0o644);
+        let of_group = write("group.pem", key, 0o640);
         let missing = Some(folder.join("missing.pem"));
         let only = |ca: &Option<PathBuf>| TlsFiles {
             ca: ca.clone(),
@@ -152,8 +108,8 @@ mod tests {
             (only(&Some(folder.clone())), "ca_file", "regular file"),
             (only(&empty), "ca_file", "no certificate"),
             (only(&own), "ca_file", "no certificate"),
-            (both(&cert, &open), "key_file", "mode 640"),
-            (both(&cert, &cert), "key_file", "others than its owner"),
+            (both(&cert, &open), "key_file", "mode 644"),
+            (both(&cert, &cert), "key_file", "other accounts may read"),
             (both(&cert, &empty), "key_file", "no private key"),
             (both(&cert, &missing), "key_file", "No such file"),
             (both(&cert, &None), "key_file", "go together"),
@@ -162,7 +118,9 @@ mod tests {
             let named = format!("broker.tls.{setting}");
             assert!(said.contains(&named) && said.contains(why), "{said}");
         }
-        assert!(both(&cert, &own).read().unwrap().identity.is_some());
+        for key in [own, of_group] {
+            assert!(both(&cert, &key).read().unwrap().identity.is_some());
+        }
         assert_eq!(
             TlsFiles::default().read().unwrap(),
             OwnedTLSConfig::default()

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 
 use attune_api_types::{ActionApplied, ActionList, ActionView, InForce};
+use attune_core::foreign::cut;
 use attune_core::{ActionRef, Run};
 use clap::{Args, Subcommand};
 use serde_json::json;
@@ -239,16 +240,16 @@ fn list_table(actions: &[ActionView]) -> String {
             or_dash(spec.policy.queue.max_length),
             spec.pool.clone(),
             action.version.to_string(),
-            runs.chars().take(60).collect(),
+            cut(&runs, 60).into_owned(),
         ]
     });
     let columns = [
-        Column::Words("action"),
+        Column::Text("action"),
         Column::Figures("limit"),
         Column::Figures("max waiting"),
-        Column::Words("pool"),
+        Column::Text("pool"),
         Column::Figures("version"),
-        Column::Words("runs"),
+        Column::Text("runs"),
     ];
     table(&columns, rows.collect())
 }

@@ -243,7 +243,10 @@ mod tests {
                 "ref: a.b\nparameters: {a: .nan}",
                 "parameters.a: the number must be finite",
             ),
-            ("ref: a.b\nref: a.c", "duplicate"),
+            (
+                "ref: a.b\nref: a.c",
+                "document 2: `ref` is there twice, in lines 4 and 5: ",
+            ),
             ("ref: [a.b", "line 5"),
         ] {
             let (specs, problems) = parsed(&format!("{good}{bad}"));

@@ -92,39 +92,44 @@ async fn list(
     if json {
         return Ok(Output::json(&json!({"entries": found})));
     }
-    let rows = found.iter().map(|entry| {
-        vec![
-            entry
-                .at
-                .with_timezone(&Utc)
-                .to_rfc3339_opts(SecondsFormat::Secs, true),
-            entry.who.clone(),
-            entry.what.clone(),
-            entry.target.clone(),
-            from(entry),
-            or_dash(entry.reason.as_deref().map(one_line)),
-        ]
-    });
-    let columns = [
-        Column::Words("at"),
-        Column::Words("who"),
-        Column::Words("what"),
-        Column::Words("target"),
-        Column::Words("from"),
-        Column::Words("reason"),
-    ];
-    let text = table(&columns, rows.collect());
+    let text = entry_table(&found);
     Ok(Output::text(match more {
         true => format!("{text}\n(there are more: --limit N)"),
         false => text,
     }))
 }
 
-/// How it is known who did something: the way, the address and the key, as far as they are known.
+fn entry_table(entries: &[AuditEntry]) -> String {
+    table(&COLUMNS, rows(entries))
+}
+
+fn rows(entries: &[AuditEntry]) -> Vec<Vec<String>> {
+    let rows = entries.iter().map(|entry| {
+        vec![
+            entry
+                .at
+                .with_timezone(&Utc)
+                .to_rfc3339_opts(SecondsFormat::Secs, true),
+            entry.who.clone(),
+            format!("{} {}", entry.what, entry.target),
+            from(entry),
+            or_dash(entry.reason.as_deref().map(one_line)),
+        ]
+    });
+    rows.collect()
+}
+
+const COLUMNS: [Column; 5] = [
+    Column::Words("at"),
+    Column::Text("who"),
+    Column::Text("what"),
+    Column::Text("from"),
+    Column::Text("reason"),
+];
+
+/// Where it came from: the address, else the way. `--json` has both, and the key.
 fn from(entry: &AuditEntry) -> String {
-    let parts = [&entry.via, &entry.source_ip, &entry.key_id];
-    let known: Vec<&str> = parts.into_iter().flatten().map(String::as_str).collect();
-    or_dash(Some(known.join(" ")).filter(|text| !text.is_empty()))
+    or_dash(entry.source_ip.as_ref().or(entry.via.as_ref()))
 }
 
 async fn verify(http: &Http, noted: Option<String>, json: bool) -> Result<Output, Failure> {
@@ -154,4 +159,41 @@ async fn verify(http: &Http, noted: Option<String>, json: bool) -> Result<Output
     };
     let text = format!("{} entries are as they were written{head}", check.entries);
     Ok(Output::text(text).with(exit, Vec::new()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::render::within;
+    use super::*;
+
+    #[test]
+    fn usual_entries_fit_into_a_terminal_and_lose_nothing() {
+        let entry = |what: &str, target: &str, reason: Option<&str>| {
+            let entry = json!({
+                "id": 1, "at": "2026-12-01T04:15:11Z", "who": "olga", "what": what, "target": target,
+                "reason": reason, "before": null, "after": null,
+                "request_id": "0198c1f0-5a00-7000-8000-000000000001", "via": "http", "source_ip": "192.168.100.200", "key_id": "gq77dntrhe1q",
+            });
+            serde_json::from_value::<AuditEntry>(entry).unwrap()
+        };
+        let reason = "the mail server is being moved to another machine until noon";
+        let entries = [
+            entry("queues.pause", "action shop.send-mail", Some(reason)),
+            entry("key.create", "n5g50nnd112b", None),
+        ];
+        let text = within(Some(80), &COLUMNS, rows(&entries));
+        assert!(
+            text.lines().all(|line| line.chars().count() <= 80),
+            "{text}"
+        );
+        for word in
+            "olga queues.pause action shop.send-mail key.create n5g50nnd112b 192.168.100.200"
+                .split(' ')
+                .chain(reason.split(' '))
+        {
+            assert!(text.contains(word), "{word}: {text}");
+        }
+        // In a pipe an entry is a line.
+        assert_eq!(entry_table(&entries).lines().count(), 3);
+    }
 }

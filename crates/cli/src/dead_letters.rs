@@ -149,7 +149,7 @@ fn list_table(letters: &[DeadLetter], now: DateTime<Utc>) -> String {
         Column::Figures("bytes"),
         Column::Figures("arrivals"),
         Column::Words("put back"),
-        Column::Words("reason"),
+        Column::Text("reason"),
     ];
     table(&columns, rows.collect())
 }

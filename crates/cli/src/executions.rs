@@ -267,10 +267,10 @@ fn list_table(executions: &[Execution], now: DateTime<Utc>) -> String {
     });
     let columns = [
         Column::Figures("id"),
-        Column::Words("action"),
+        Column::Text("action"),
         Column::Words("status"),
         Column::Words("priority"),
-        Column::Words("user"),
+        Column::Text("user"),
         Column::Figures("age"),
         Column::Figures("waited"),
         Column::Figures("ran"),

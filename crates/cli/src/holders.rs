@@ -6,7 +6,7 @@ use clap::Args;
 use reqwest::Method;
 
 use super::http::{CallError, Http};
-use super::render::{Column, limit, millis, or_dash, table};
+use super::render::{Column, millis, or_dash, table};
 use super::{EXIT_CODES, Failure, NOBODY, Output};
 
 /// All holders of an action's slots, page after page.
@@ -33,16 +33,21 @@ pub(super) async fn list(
     if json {
         return Ok(Output::json(&list));
     }
-    let held = format!(
-        "{} of {} slots are held",
-        list.holders.len(),
-        limit(list.limit)
-    );
+    let held = held(list.holders.len(), list.limit);
     Ok(Output::text(if list.holders.is_empty() {
         held
     } else {
         format!("{}\n\n{held}", holder_table(&list.holders))
     }))
+}
+
+/// How many slots are held, of how many.
+fn held(count: usize, limit: Option<u32>) -> String {
+    match (count, limit) {
+        (count, Some(limit)) => format!("{count} of {limit} slots are held"),
+        (1, None) => "1 slot is held; the action has no limit".to_owned(),
+        (count, None) => format!("{count} slots are held; the action has no limit"),
+    }
 }
 
 fn holder_table(holders: &[Holder]) -> String {
@@ -61,21 +66,20 @@ fn holder_table(holders: &[Holder]) -> String {
             worker.map_or_else(|| "-".to_owned(), name),
             or_dash(worker.and_then(|worker| worker.seen_ago_ms).map(millis)),
             worker.map_or_else(|| "-".to_owned(), lease),
-            or_dash(worker.map(|worker| worker.id)),
         ]
     });
-    let columns = [
-        Column::Figures("execution"),
-        Column::Figures("attempt"),
-        Column::Words("status"),
-        Column::Figures("held for"),
-        Column::Words("worker"),
-        Column::Figures("seen ago"),
-        Column::Words("lease"),
-        Column::Words("worker id"),
-    ];
-    table(&columns, rows.collect())
+    table(&COLUMNS, rows.collect())
 }
+
+const COLUMNS: [Column; 7] = [
+    Column::Figures("execution"),
+    Column::Figures("attempt"),
+    Column::Text("status"),
+    Column::Figures("held for"),
+    Column::Text("worker"),
+    Column::Figures("seen ago"),
+    Column::Words("lease"),
+];
 
 fn name(worker: &HolderWorker) -> String {
     worker
@@ -167,7 +171,7 @@ mod tests {
             let row = text.lines().nth(1).unwrap().to_owned();
             let cells = row.split("  ").map(str::trim);
             let cells = cells.filter(|it| !it.is_empty()).map(str::to_owned);
-            cells.take(7).collect::<Vec<_>>()
+            cells.collect::<Vec<_>>()
         };
         let expected = [
             "7",
@@ -179,7 +183,18 @@ mod tests {
             "lost 300ms ago",
         ];
         assert_eq!(cells(&holder), expected);
+        holder.execution_id = ExecutionId(1_099_511_627_783);
+        holder.cancel_requested = false;
+        let usual = holder_table(std::slice::from_ref(&holder));
+        assert!(usual.lines().all(|line| line.len() <= 80), "{usual}");
         holder.worker = None;
         assert_eq!(cells(&holder)[4..], ["-", "-", "-"]);
+    }
+
+    #[test]
+    fn how_many_are_held_reads_well_with_a_limit_and_without() {
+        assert_eq!(held(1, Some(2)), "1 of 2 slots are held");
+        assert_eq!(held(1, None), "1 slot is held; the action has no limit");
+        assert_eq!(held(0, None), "0 slots are held; the action has no limit");
     }
 }

@@ -396,11 +396,11 @@ fn list_table(keys: &[KeyView], now: DateTime<Utc>) -> String {
     });
     let columns = [
         Column::Words("id"),
-        Column::Words("name"),
+        Column::Text("name"),
         Column::Words("state"),
-        Column::Words("roles"),
+        Column::Text("roles"),
         Column::Words("used"),
-        Column::Words("bounds"),
+        Column::Text("bounds"),
     ];
     table(&columns, rows.collect())
 }

@@ -28,6 +28,7 @@ mod pauses;
 mod policies;
 mod policy_diff;
 mod policy_file;
+mod private;
 mod probe;
 mod queue_limit;
 mod queues;
@@ -41,8 +42,8 @@ mod trust;
 mod waits;
 mod yaml;
 
+use std::ffi::OsStr;
 use std::io::Write;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -122,8 +123,9 @@ pub(crate) struct Connect {
     /// and does not answer is given up after 90 s, whatever stands here.
     #[arg(long, global = true, default_value_t = 10, value_name = "SECONDS", value_parser = seconds::<u64>)]
     connect_timeout: u64,
-    /// A file with the key by which you say who you are, which nobody else may read. ATTUNE_KEY may hold the
-    /// key itself instead; there is no option for that, since everybody on a machine sees options.
+    /// A file with the key by which you say who you are, which no other account may read. ATTUNE_KEY may hold the
+    /// key itself instead; there is no option for that, since everybody on a machine sees options. Set one of the
+    /// two variables, not both; the option goes before either.
     #[arg(long, global = true, env = KEY_FILE_VARIABLE, value_name = "FILE")]
     key_file: Option<PathBuf>,
     #[command(flatten)]
@@ -141,17 +143,36 @@ const KEY_VARIABLE: &str = "ATTUNE_KEY";
 impl Connect {
     /// The key of whoever asks, if they have one.
     fn key(&self) -> Result<Option<Key>, Failure> {
-        let (text, place) = match &self.key_file {
-            Some(path) => (read_key(path)?, format!("--key-file {}", path.display())),
-            None => match std::env::var(KEY_VARIABLE).ok().filter(|it| !it.is_empty()) {
-                Some(text) => (text, KEY_VARIABLE.to_owned()),
-                None => return Ok(None),
-            },
-        };
-        let key = text.trim().parse();
-        key.map(Some)
-            .map_err(|error| Failure::usage(format!("{place}: {error}")))
+        let text = std::env::var(KEY_VARIABLE).ok().filter(|it| !it.is_empty());
+        let named = std::env::var_os(KEY_FILE_VARIABLE);
+        key_of(self.key_file.as_deref(), named.as_deref(), text)
     }
+}
+
+/// How large a file with a key may be, in bytes.
+const MAX_KEY_BYTES: u64 = 16 * 1024;
+
+/// The key in a file, which an option has named or the variable that is `named`, or in a variable. As with the
+/// settings, an option goes before variables, and of two variables none goes before the other.
+fn key_of(
+    file: Option<&Path>,
+    named: Option<&OsStr>,
+    text: Option<String>,
+) -> Result<Option<Key>, Failure> {
+    let (text, place) = match (file, text) {
+        (Some(file), Some(_)) if named == Some(file.as_os_str()) => {
+            return Err(Failure::usage(format!(
+                "{KEY_VARIABLE} and {KEY_FILE_VARIABLE} are both set, and each may name another key: unset one of \
+                 the two, or say --key-file"
+            )));
+        }
+        (Some(file), _) => (read_key(file)?, format!("--key-file {}", file.display())),
+        (None, Some(text)) => (text, KEY_VARIABLE.to_owned()),
+        (None, None) => return Ok(None),
+    };
+    let key = text.trim().parse();
+    key.map(Some)
+        .map_err(|error| Failure::usage(format!("{place}: {error}")))
 }
 
 /// What a file with a key holds.
@@ -163,17 +184,8 @@ fn read_key(path: &Path) -> Result<String, Failure> {
         );
         Failure::usage(words)
     };
-    let mode = std::fs::metadata(path)
-        .map_err(|error| failed(error.to_string()))?
-        .permissions()
-        .mode();
-    if mode & 0o007 != 0 {
-        return Err(failed(format!(
-            "other accounts may read or change it; take that from them: chmod o= {}",
-            path.display()
-        )));
-    }
-    std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))
+    let text = private::read_private(path, MAX_KEY_BYTES).map_err(failed)?;
+    String::from_utf8(text).map_err(|_| failed("it is no text (UTF-8)".to_owned()))
 }
 
 /// The most that an option in seconds takes: a year, which no clock overflows by.

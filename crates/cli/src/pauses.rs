@@ -301,11 +301,11 @@ fn pause_table(pauses: &[PauseView], now: DateTime<Utc>) -> String {
     });
     let columns = [
         Column::Words("scope"),
-        Column::Words("target"),
+        Column::Text("target"),
         Column::Words("mode"),
         Column::Figures("for"),
-        Column::Words("who"),
-        Column::Words("reason"),
+        Column::Text("who"),
+        Column::Text("reason"),
     ];
     table(&columns, rows.collect())
 }

@@ -116,6 +116,17 @@ pub(super) async fn execute(http: &Http, arguments: QueuesArguments) -> Result<O
     Ok(Output::text(text))
 }
 
+/// Of one queue [`ended`] says more.
+const COLUMNS: [Column; 7] = [
+    Column::Text("action"),
+    Column::Figures("waiting"),
+    Column::Figures("active"),
+    Column::Figures("limit"),
+    Column::Figures("oldest"),
+    Column::Figures("as of"),
+    Column::Text("health"),
+];
+
 fn queue_table(queues: &[QueueView], now: DateTime<Utc>) -> String {
     let rows = queues.iter().map(|queue| {
         let oldest = queue.oldest_enqueued_at.map(|at| duration(now - at));
@@ -125,36 +136,19 @@ fn queue_table(queues: &[QueueView], now: DateTime<Utc>) -> String {
             queue.active_count.to_string(),
             limit(queue.max_concurrent),
             oldest.unwrap_or_else(|| "-".to_owned()),
-            queue.total_enqueued.to_string(),
-            queue.total_completed.to_string(),
-            queue.total_cancelled.to_string(),
-            queue.total_expired.to_string(),
             queue.age_ms.map_or_else(|| "-".to_owned(), as_of),
             health(queue),
         ]
     });
-    let columns = [
-        Column::Words("action"),
-        Column::Figures("waiting"),
-        Column::Figures("active"),
-        Column::Figures("limit"),
-        Column::Figures("oldest"),
-        Column::Figures("enqueued"),
-        Column::Figures("completed"),
-        Column::Figures("cancelled"),
-        Column::Figures("expired"),
-        Column::Figures("as of"),
-        Column::Words("health"),
-    ];
-    table(&columns, rows.collect())
+    table(&COLUMNS, rows.collect())
 }
 
-/// How what was ever enqueued has ended.
+/// How much was ever enqueued, and how it has ended.
 fn ended(queue: &QueueView) -> String {
     format!(
-        "ended: {} completed (succeeded, failed, timed out or abandoned), {} cancelled, {} expired \
-         (waited too long)",
-        queue.total_completed, queue.total_cancelled, queue.total_expired
+        "enqueued: {} in all\nended:    {} completed (succeeded, failed, timed out or abandoned),\n          {} \
+         cancelled, {} expired (waited too long)",
+        queue.total_enqueued, queue.total_completed, queue.total_cancelled, queue.total_expired
     )
 }
 
@@ -210,20 +204,17 @@ mod tests {
                 "2",
                 "unlimited",
                 "1m 5s",
-                "20",
-                "6",
-                "1",
-                "3",
                 "1.2s ago",
                 "degraded: a tenth full or more: 12 of 100"
             ]
         );
         let width = row.find("degraded").unwrap() + "healthy".len();
-        assert!(width <= 105, "{width} columns while it is well");
+        assert!(width <= 80, "{width} columns while it is well");
         assert_eq!(
             ended(&queue),
-            "ended: 6 completed (succeeded, failed, timed out or abandoned), 1 cancelled, 3 expired \
-             (waited too long)"
+            "enqueued: 20 in all\n\
+             ended:    6 completed (succeeded, failed, timed out or abandoned),\n          \
+             1 cancelled, 3 expired (waited too long)"
         );
     }
 }

@@ -6,34 +6,66 @@ use attune_core::foreign::shown;
 use attune_core::span;
 use chrono::TimeDelta;
 use comfy_table::presets::NOTHING;
-use comfy_table::{CellAlignment, Table};
+use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, Width};
 
-/// How a column is aligned: words to the left, figures to the right.
+/// How a column is aligned, words to the left and figures to the right, and whether it may have several lines.
 #[derive(Clone, Copy)]
 pub(super) enum Column {
     Words(&'static str),
     Figures(&'static str),
+    /// Words of any length, which on a terminal go on in the next line when the row has no room for them.
+    Text(&'static str),
 }
 
-/// A table without lines, as wide as its content, so that it can also be cut with other tools.
+/// No table is made narrower than this, in columns of letters; a narrower terminal breaks its lines itself.
+const NARROWEST: u16 = 60;
+/// A column that has several lines is not made narrower than this by others.
+const NARROWEST_TEXT: usize = 10;
+
+/// A table without lines. On a terminal it is no wider than that, as far as its [texts](Column::Text) can make room;
+/// elsewhere it is as wide as its content, one line for each row, so that it can be cut with other tools.
 pub(super) fn table(columns: &[Column], rows: Vec<Vec<String>>) -> String {
+    // Nothing where stdout is no terminal.
+    let width = Table::new().width();
+    within(width.map(|width| width.max(NARROWEST)), columns, rows)
+}
+
+/// A table of at most this width.
+pub(super) fn within(width: Option<u16>, columns: &[Column], rows: Vec<Vec<String>>) -> String {
     let mut table = Table::new();
     table.load_style(NOTHING);
-    table.set_header(columns.iter().map(|column| match column {
-        Column::Words(name) | Column::Figures(name) => *name,
-    }));
-    for row in rows {
-        table.add_row(row.iter().map(|cell| one_line(cell)));
+    if let Some(width) = width {
+        table.set_content_arrangement(ContentArrangement::Dynamic);
+        table.set_width(width);
     }
+    table.set_header(columns.iter().map(|column| match column {
+        Column::Words(name) | Column::Figures(name) | Column::Text(name) => *name,
+    }));
+    let rows: Vec<Vec<String>> = rows
+        .iter()
+        .map(|row| row.iter().map(|cell| one_line(cell)).collect())
+        .collect();
     for (index, column) in columns.iter().enumerate() {
+        let cells = rows.iter().filter_map(|row| row.get(index));
+        let content = cells.map(|cell| cell.chars().count()).max();
+        let least = content.unwrap_or_default().min(NARROWEST_TEXT);
         let Some(target) = table.column_mut(index) else {
             continue;
         };
-        target.set_padding((0, 2));
+        target.set_padding((0, if index + 1 == columns.len() { 0 } else { 2 }));
         if let Column::Figures(_) = column {
             target.set_cell_alignment(CellAlignment::Right);
         }
+        let constraint = match column {
+            Column::Text(name) => {
+                let least = u16::try_from(least.max(name.len())).unwrap_or(u16::MAX);
+                ColumnConstraint::LowerBoundary(Width::Fixed(least))
+            }
+            _ => ColumnConstraint::ContentWidth,
+        };
+        target.set_constraint(constraint);
     }
+    table.add_rows(rows);
     table.trim_fmt()
 }
 
@@ -114,6 +146,42 @@ mod tests {
         let rows = vec![vec!["a\u{1b}]0;t\u{7}\r\nb".to_owned()]];
         let text = table(&[Column::Words("reason")], rows);
         assert_eq!(text, "reason\na\\u001b]0;t\\u0007  b");
+    }
+
+    #[test]
+    fn on_a_terminal_texts_make_room_and_nothing_is_lost() {
+        let columns = [
+            Column::Figures("id"),
+            Column::Text("who"),
+            Column::Words("state"),
+            Column::Text("reason"),
+        ];
+        let reason = "somebody has written a reason for it, and it is a very long one indeed";
+        let row = |who: &str, reason: &str| {
+            let cells = ["777777777777", who, "running", reason];
+            cells.map(str::to_owned).to_vec()
+        };
+        let rows = vec![row("ann", reason), row("bob", "-")];
+        let text = within(Some(60), &columns, rows.clone());
+        assert!(
+            text.lines().all(|line| line.chars().count() <= 60),
+            "{text}"
+        );
+        for word in reason.split(' ') {
+            assert!(text.contains(word), "{word}: {text}");
+        }
+        assert!(
+            text.contains("777777777777  ann  running  somebody has"),
+            "{text}"
+        );
+        // Elsewhere each row is one line.
+        let text = within(None, &columns, rows);
+        assert_eq!(text.lines().count(), 3, "{text}");
+        assert!(text.contains(reason), "{text}");
+        // What cannot make room does not vanish.
+        let text = within(Some(60), &columns, vec![row(&"w".repeat(100), reason)]);
+        let letters = text.matches('w').count() - reason.matches('w').count() - 1;
+        assert_eq!(letters, 100, "{text}");
     }
 
     #[test]

@@ -1,9 +1,8 @@
 //! Whom a client believes, and what it proves by who it is itself.
 
 use std::error::Error;
-use std::io::{self, Read as _};
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::PathBuf;
 
 use clap::Args;
 use reqwest::{Certificate, ClientBuilder, Identity};
@@ -11,6 +10,8 @@ use rustls::CertificateError;
 use rustls::pki_types::pem::{self, PemObject as _};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
+
+use super::private::{read_private, read_whole};
 
 /// How large a file may be, in bytes.
 const MAX_FILE_BYTES: u64 = 1024 * 1024;
@@ -39,7 +40,8 @@ impl Trust {
     pub fn apply(&self, mut builder: ClientBuilder) -> Result<ClientBuilder, String> {
         if let Some(file) = &self.ca_file {
             let unfit = |problem: &str| format!("--ca-file {}: {problem}", file.display());
-            let text = read(file).map_err(|error| unfit(&error))?;
+            let read = read_whole(file, MAX_FILE_BYTES);
+            let (text, _) = read.map_err(|error| unfit(&error))?;
             let found = Certificate::from_pem_bundle(&text);
             let found = found.map_err(|_| unfit("it is not PEM"))?;
             if found.is_empty() {
@@ -51,14 +53,7 @@ impl Trust {
         }
         if let Some(file) = &self.client_cert_file {
             let unfit = |problem: &str| format!("--client-cert-file {}: {problem}", file.display());
-            let text = read(file).map_err(|error| unfit(&error))?;
-            let mode = std::fs::metadata(file).map_or(0, |about| about.permissions().mode());
-            if mode & 0o077 != 0 {
-                return Err(unfit(&format!(
-                    "its key may be read by other accounts: chmod 600 {}",
-                    file.display()
-                )));
-            }
+            let text = read_private(file, MAX_FILE_BYTES).map_err(|error| unfit(&error))?;
             fits(&text).map_err(|error| unfit(&error))?;
             let identity = Identity::from_pem(&text)
                 .map_err(|_| unfit("it must have a certificate and its key, both as PEM"))?;
@@ -92,17 +87,6 @@ fn fits(text: &[u8]) -> Result<(), String> {
             "its certificate cannot be used ({error}); it must be of version 3, as `openssl x509 -req -extfile` makes it"
         )),
     }
-}
-
-fn read(file: &Path) -> Result<Vec<u8>, String> {
-    let mut text = Vec::new();
-    std::fs::File::open(file)
-        .and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_end(&mut text))
-        .map_err(|error| error.to_string())?;
-    if text.len() as u64 > MAX_FILE_BYTES {
-        return Err(format!("it has more than {MAX_FILE_BYTES} bytes"));
-    }
-    Ok(text)
 }
 
 /// What TLS has against a server, and the way out; `None` when the error is another one.

@@ -1,11 +1,12 @@
 //! Reading YAML: into a tree of its own, because that of the parser's crate does not tell a key in quotes from
 //! one without, and `<<` without quotes is no key but says what else an object has.
 
-use std::cell::Cell;
-use std::collections::HashSet;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::fmt;
 
 use attune_core::nesting::check_nesting;
+use attune_core::twice::{offset_of, there_twice};
 use serde::de::{
     DeserializeSeed, Deserializer, EnumAccess, Error, IgnoredAny, MapAccess, SeqAccess,
     VariantAccess as _, Visitor,
@@ -46,11 +47,13 @@ pub(super) fn documents(text: &str) -> Vec<Result<Tree, String>> {
     if let Err(problem) = check_nesting(text) {
         return vec![Err(problem)];
     }
-    let (mut found, left) = (Vec::new(), Cell::new(MAX_VALUES));
+    let (mut found, left, said) = (Vec::new(), Cell::new(MAX_VALUES), RefCell::new(None));
+    let (left, said) = (&left, &said);
     for document in yaml_serde::Deserializer::from_str(text) {
-        let tree = Reader { text, left: &left }.deserialize(document);
+        let tree = Reader { text, left, said }.deserialize(document);
         let is_broken = tree.is_err();
-        found.push(tree.map_err(|error| error.to_string()));
+        // The parser adds to an error where the object begins in which it was made.
+        found.push(tree.map_err(|error| said.take().unwrap_or_else(|| error.to_string())));
         if is_broken {
             break;
         }
@@ -140,6 +143,8 @@ struct Reader<'t> {
     text: &'t str,
     /// How many values may still come, those of aliases among them.
     left: &'t Cell<usize>,
+    /// What is wrong, where that is no error of the parser.
+    said: &'t RefCell<Option<String>>,
 }
 
 impl<'t> DeserializeSeed<'t> for Reader<'t> {
@@ -213,22 +218,22 @@ impl<'t> Visitor<'t> for Reader<'t> {
     }
 
     fn visit_map<A: MapAccess<'t>>(self, mut from: A) -> Result<Tree, A::Error> {
-        let (mut members, mut seen) = (Vec::new(), HashSet::new());
-        let mut merges = false;
-        while let Some(key) = from.next_key_seed(KeyReader { text: self.text })? {
-            let is_new = match &key {
-                Key::Word(word) => seen.insert(word.clone()),
-                Key::Merge => !std::mem::replace(&mut merges, true),
-                Key::Other => true,
+        let (mut members, mut seen) = (Vec::new(), HashMap::new());
+        let at = Cell::new(None);
+        let (text, at) = (self.text, &at);
+        while let Some(key) = from.next_key_seed(KeyReader { text, at })? {
+            let (quoted, word) = match &key {
+                Key::Word(word) => (true, word.as_str()),
+                Key::Merge => (false, MERGE),
+                Key::Other => {
+                    members.push((key, from.next_value_seed(self)?));
+                    continue;
+                }
             };
-            if !is_new {
-                let word = match &key {
-                    Key::Word(word) => word,
-                    _ => MERGE,
-                };
-                return Err(Error::custom(format_args!(
-                    "duplicate entry with key {word:?}"
-                )));
+            let at = at.take();
+            if let Some(first) = seen.insert((quoted, word.to_owned()), at) {
+                *self.said.borrow_mut() = Some(there_twice(word, text, [first, at]));
+                return Err(Error::custom("a key is there twice"));
             }
             members.push((key, from.next_value_seed(self)?));
         }
@@ -243,20 +248,21 @@ impl<'t> Visitor<'t> for Reader<'t> {
 }
 
 /// Reads a key of an object.
-struct KeyReader<'t> {
+struct KeyReader<'t, 'a> {
     text: &'t str,
+    /// Where a key begins in the text, in bytes, if it stands there as it is.
+    at: &'a Cell<Option<usize>>,
 }
 
-impl KeyReader<'_> {
+impl KeyReader<'_, '_> {
     /// Whether a part of the text stands in quotes there.
-    fn is_quoted(&self, part: &str) -> bool {
-        let at = part.as_ptr().addr().checked_sub(self.text.as_ptr().addr());
+    fn is_quoted(&self, at: Option<usize>) -> bool {
         let before = at.and_then(|at| self.text.as_bytes().get(at.checked_sub(1)?));
         matches!(before, Some(b'"' | b'\''))
     }
 }
 
-impl<'t> DeserializeSeed<'t> for KeyReader<'t> {
+impl<'t> DeserializeSeed<'t> for KeyReader<'t, '_> {
     type Value = Key;
 
     fn deserialize<D: Deserializer<'t>>(self, from: D) -> Result<Key, D::Error> {
@@ -264,7 +270,7 @@ impl<'t> DeserializeSeed<'t> for KeyReader<'t> {
     }
 }
 
-impl<'t> Visitor<'t> for KeyReader<'t> {
+impl<'t> Visitor<'t> for KeyReader<'t, '_> {
     type Value = Key;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -273,7 +279,9 @@ impl<'t> Visitor<'t> for KeyReader<'t> {
 
     fn visit_borrowed_str<E: Error>(self, word: &'t str) -> Result<Key, E> {
         // The parser says nothing of quotes. What it lends is a part of the text, and they stand around it.
-        match word == MERGE && !self.is_quoted(word) {
+        let at = offset_of(word, self.text);
+        self.at.set(at);
+        match word == MERGE && !self.is_quoted(at) {
             true => Ok(Key::Merge),
             false => self.visit_str(word),
         }
@@ -381,9 +389,16 @@ mod tests {
             ("a: {<<: 1}", "a: `<<` takes an object or a list of objects"),
             ("a: {<<: [[]]}", "a: `<<` takes an object"),
             ("a: {<<: {b: .inf}}", "a.<<.b: the number must be finite"),
-            ("a: 1\n'a': 2", "duplicate entry with key \"a\""),
-            ("<<: {}\n<<: {}", "duplicate entry with key \"<<\""),
-            ("{'<<': 1, \"<<\": 2}", "duplicate entry with key \"<<\""),
+            (
+                "a: 1\n'a': 2",
+                "`a` is there twice, in lines 1 and 2: leave out one",
+            ),
+            ("<<: {}\n<<: {}", "`<<` is there twice, in lines 1 and 2: "),
+            ("{'<<': 1, \"<<\": 2}", "`<<` is there twice, in line 1: "),
+            (
+                "a:\n  b: 1\nc: 1\n\"\\x63\": 2",
+                "`c` is there twice, the first time in line 3: ",
+            ),
             ("{[a]: 1}", "keys must be words"),
             ("{{a: b}: 1}", "keys must be words"),
             ("a: {!x b: 1}", "a: keys must be words"),

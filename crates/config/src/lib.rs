@@ -33,10 +33,11 @@ mod settings;
 mod suggest;
 mod urls;
 mod validate;
+mod walk;
 
 pub use api::{ApiSettings, RateSettings, TlsSettings};
 pub use broker::{BrokerSettings, BrokerTlsSettings, BrokerTopology, QueueType};
-pub use files::read_private_file;
+pub use files::{read_file_bytes, read_private_bytes, read_private_file};
 pub use loader::{Loaded, Loader, Warning};
 pub use otlp::OtlpSettings;
 pub use problem::{LoadError, Problem, Problems, Source};

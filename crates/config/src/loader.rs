@@ -11,7 +11,7 @@ use config::{Config, File, FileFormat};
 use serde_json::Value;
 use url::Url;
 
-use crate::files::{OPEN_TO_ALL, is_open_to_all, read_file, read_secret};
+use crate::files::{read_file, read_secret, told_to_others};
 use crate::keys::{self, KEYS, Key, Kind};
 use crate::problem::{LoadError, Problem, Problems, Source};
 use crate::settings::Settings;
@@ -204,17 +204,17 @@ impl Loader {
     }
 }
 
-/// Whether a value has a password, and comes from a file that everybody can read.
-fn is_told_to_all(key: &Key, value: &Value, source: &Source) -> bool {
+/// What is wrong with a value that has a password and comes from a file that other accounts may use.
+fn told_to_all(key: &Key, value: &Value, source: &Source) -> Option<String> {
     let Source::File(path) = source else {
-        return false;
+        return None;
     };
     let url = value.as_str().filter(|_| matches!(key.kind, Kind::Url(_)));
     let url = url.and_then(|url| Url::parse(url).ok());
     let has_password = url.is_some_and(|url| {
         url.password().is_some() || url.query_pairs().any(|(name, _)| name == "password")
     });
-    has_password && is_open_to_all(path)
+    has_password.then(|| told_to_others(path))?
 }
 
 /// The values admitted so far, later sources over earlier ones, and what was wrong.
@@ -299,10 +299,13 @@ impl Layers {
         } = entry;
         if let Some(key) = keys::find(&name) {
             match key.check(&value) {
-                Ok(value) if !self.leaves_files && is_told_to_all(key, &value, &source) => {
-                    self.refuse(name, source, OPEN_TO_ALL.to_owned());
+                Ok(value) => {
+                    let reads = !self.leaves_files;
+                    match reads.then(|| told_to_all(key, &value, &source)).flatten() {
+                        Some(words) => self.refuse(name, source, words),
+                        None => self.take(key, value, source),
+                    }
                 }
-                Ok(value) => self.take(key, value, source),
                 Err(message) => self.refuse(name, source, message),
             }
         } else if keys::in_section(&name).next().is_some() {

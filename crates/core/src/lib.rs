@@ -20,6 +20,7 @@ pub mod plain;
 pub mod plant;
 pub mod policy;
 pub mod priority;
+pub mod private;
 pub mod promise;
 pub mod refusal;
 pub mod reject;
@@ -33,6 +34,7 @@ pub mod strict;
 pub mod submission;
 pub mod subnet;
 pub mod trace;
+pub mod twice;
 
 pub use action::{Action, ActionRef, ActionSpec, Builtin, OnWorkerLost, Run, check_pool};
 pub use asker::{Asker, WaitBound};

@@ -1,9 +1,12 @@
 //! The frame around every message.
 
+use std::borrow::Cow;
+use std::fmt;
+
 use attune_core::foreign::cut;
 use chrono::{DateTime, SecondsFormat, Utc};
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
+use serde::de::{DeserializeOwned, Error as _, IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
@@ -20,24 +23,98 @@ pub trait Message: Serialize + DeserializeOwned {
 }
 
 /// A message as it is on the wire; the payload is not looked into yet.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone)]
 pub struct Envelope<'a> {
     /// Names the message; a redelivery has the same.
     pub message_id: Uuid,
     /// What the payload holds.
-    #[serde(borrow)]
-    pub message_type: std::borrow::Cow<'a, str>,
+    pub message_type: Cow<'a, str>,
     /// The version of the payload's form.
     pub version: u32,
     /// When it was made, by its sender's clock.
     pub timestamp: DateTime<Utc>,
     /// One item, or an array of items.
-    #[serde(borrow)]
     pub payload: &'a RawValue,
     /// Of which traces items are a part, by their places; unread. It stands beside the payload, where a release
-    /// that does not know it overlooks it.
-    #[serde(borrow, default)]
+    /// that does not know it overlooks it. `None` as well where it is there twice.
     traces: Option<&'a RawValue>,
+}
+
+/// By hand, because a member that is there twice ends what serde derives, and `traces` must never cost a message.
+impl<'de: 'a, 'a> Deserialize<'de> for Envelope<'a> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_map(EnvelopeVisitor)
+    }
+}
+
+struct EnvelopeVisitor;
+
+/// The members of an envelope that are read.
+#[derive(Deserialize)]
+#[serde(field_identifier, rename_all = "snake_case")]
+enum Member {
+    MessageId,
+    MessageType,
+    Version,
+    Timestamp,
+    Payload,
+    Traces,
+    #[serde(other)]
+    Other,
+}
+
+/// A text that is borrowed where it has no escapes.
+#[derive(Deserialize)]
+struct Word<'a>(#[serde(borrow)] Cow<'a, str>);
+
+impl<'de> Visitor<'de> for EnvelopeVisitor {
+    type Value = Envelope<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Self::Value, A::Error> {
+        let (mut message_id, mut message_type) = (None, None);
+        let (mut version, mut timestamp, mut payload) = (None, None, None);
+        let (mut traces, mut traced) = (None, 0_usize);
+        while let Some(member) = members.next_key()? {
+            match member {
+                Member::MessageId => once(&mut message_id, "message_id", &mut members)?,
+                Member::MessageType => once(&mut message_type, "message_type", &mut members)?,
+                Member::Version => once(&mut version, "version", &mut members)?,
+                Member::Timestamp => once(&mut timestamp, "timestamp", &mut members)?,
+                Member::Payload => once(&mut payload, "payload", &mut members)?,
+                Member::Traces => {
+                    traces = Some(members.next_value::<&RawValue>()?);
+                    traced += 1;
+                }
+                Member::Other => drop(members.next_value::<IgnoredAny>()?),
+            }
+        }
+        let missing = A::Error::missing_field;
+        let Word(message_type) = message_type.ok_or_else(|| missing("message_type"))?;
+        Ok(Envelope {
+            message_id: message_id.ok_or_else(|| missing("message_id"))?,
+            message_type,
+            version: version.ok_or_else(|| missing("version"))?,
+            timestamp: timestamp.ok_or_else(|| missing("timestamp"))?,
+            payload: payload.ok_or_else(|| missing("payload"))?,
+            traces: traces.filter(|_| traced == 1),
+        })
+    }
+}
+
+/// Reads a member that may be there once.
+fn once<'de, T: Deserialize<'de>, A: MapAccess<'de>>(
+    read: &mut Option<T>,
+    name: &'static str,
+    members: &mut A,
+) -> Result<(), A::Error> {
+    match read.replace(members.next_value()?) {
+        None => Ok(()),
+        Some(_) => Err(A::Error::duplicate_field(name)),
+    }
 }
 
 /// A message that cannot be used. All but [`Newer`](Self::Newer) belong to the dead letters.

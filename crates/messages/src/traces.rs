@@ -4,10 +4,12 @@
 //! field that is new is refused by those before it.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use attune_core::TraceParent;
 use attune_core::trace::TRACEPARENT;
-use serde::Serialize;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
 /// The traces of items, by their places in the message.
@@ -39,15 +41,55 @@ impl Traces {
         self.0.get(&place).copied()
     }
 
-    /// Reads what stands in a frame; what is malformed is left out, or all where it is no object.
+    /// Reads what stands in a frame; what is malformed or there twice is left out, or all where it is no object.
     pub(crate) fn read(text: &RawValue) -> Self {
-        let read: Result<BTreeMap<usize, serde_json::Value>, _> = serde_json::from_str(text.get());
-        let read = read.unwrap_or_default().into_iter();
-        let traces = read.filter_map(|(place, trace)| {
-            let trace = TraceParent::parse(trace.as_str()?)?;
-            Some((place, trace))
-        });
-        Self(traces.collect())
+        let Members(members) = serde_json::from_str(text.get()).unwrap_or_default();
+        let mut read: BTreeMap<usize, Option<TraceParent>> = BTreeMap::new();
+        for (place, trace) in members {
+            let place = place
+                .parse()
+                .ok()
+                .filter(|it: &usize| it.to_string() == place);
+            let Some(place) = place else { continue };
+            let trace: Option<String> = serde_json::from_str(trace.get()).ok();
+            let trace = trace.and_then(|text| TraceParent::parse(&text));
+            // Two that differ, or do not, name none.
+            let said = read.entry(place);
+            said.and_modify(|said| *said = None).or_insert(trace);
+        }
+        let read = read.into_iter();
+        Self(
+            read.filter_map(|(place, trace)| Some((place, trace?)))
+                .collect(),
+        )
+    }
+}
+
+/// The members of an object as they stand there, those too that have the same name.
+#[derive(Default)]
+struct Members<'a>(Vec<(String, &'a RawValue)>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_map(MembersVisitor)
+    }
+}
+
+struct MembersVisitor;
+
+impl<'de> Visitor<'de> for MembersVisitor {
+    type Value = Members<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Self::Value, A::Error> {
+        let mut found = Vec::new();
+        while let Some(member) = members.next_entry()? {
+            found.push(member);
+        }
+        Ok(Members(found))
     }
 }
 
@@ -148,9 +190,31 @@ mod tests {
             assert!(read.traces().is_empty(), "{wrong}");
             assert!(read.items::<ActionChanged>().is_ok(), "{wrong}");
         }
-        let body = message(&format!("{{\"0\":\"{GIVEN}\",\"1\":\"{GIVEN}x\"}}"));
-        let read = Envelope::parse(body.as_bytes(), 1 << 20).unwrap();
-        assert_eq!(read.traces(), Traces::of([TraceParent::parse(GIVEN)]));
+        let given = format!("\"0\":\"{GIVEN}\"");
+        let only_first = Traces::of([TraceParent::parse(GIVEN)]);
+        let twice = format!("{{{given}}},\"traces\":{{{given}}}");
+        for (traces, expected) in [
+            (format!("{{{given},\"1\":\"{GIVEN}x\"}}"), &only_first),
+            // What is no place does not take along what is one, nor does a number that none can hold.
+            (format!("{{{given},\"x\":\"{GIVEN}\"}}"), &only_first),
+            (format!("{{{given},\"00\":\"{GIVEN}\"}}"), &only_first),
+            (format!("{{{given},\"1\":1e999}}"), &only_first),
+            // What is there twice says nothing, whether it is a place or the whole.
+            (format!("{{{given},{given}}}"), &Traces::default()),
+            (format!("{{{given},\"0\":7}}"), &Traces::default()),
+            (format!("{{{given},{given},{given}}}"), &Traces::default()),
+            (
+                format!("{{{given},\"1\":\"{GIVEN}\",\"1\":\"{GIVEN}\"}}"),
+                &only_first,
+            ),
+            (twice.clone(), &Traces::default()),
+            (format!("{twice},\"traces\":null"), &Traces::default()),
+        ] {
+            let body = message(&traces);
+            let read = Envelope::parse(body.as_bytes(), 1 << 20).unwrap();
+            assert_eq!(read.traces(), *expected, "{traces}");
+            assert!(read.items::<ActionChanged>().is_ok(), "{traces}");
+        }
     }
 
     #[test]

@@ -57,6 +57,33 @@ async fn only_json_of_a_bounded_size_is_read() {
         StatusCode::UNPROCESSABLE_ENTITY
     );
 
+    let encoded = async |codings: &[&str]| {
+        let mut request =
+            Request::post("/api/v1/executions").header(header::CONTENT_TYPE, "application/json");
+        for coding in codings {
+            request = request.header(header::CONTENT_ENCODING, *coding);
+        }
+        api.send(request.body(Body::from("{}")).unwrap()).await
+    };
+    for codings in [
+        ["gzip"].as_slice(),
+        &["br, gzip"],
+        &["identity, GZIP"],
+        &["identity", "deflate"],
+        &["x-none"],
+    ] {
+        let answer = encoded(codings).await;
+        let refused = (415, "UNSUPPORTED_MEDIA_TYPE", "");
+        assert_eq!(answer.error(), refused, "{codings:?}");
+        let message = answer.body["error"]["message"].as_str().unwrap();
+        assert!(message.contains("`Content-Encoding: "), "{message}");
+    }
+    // That is none.
+    for codings in [["identity"].as_slice(), &["Identity", ""]] {
+        let answer = encoded(codings).await;
+        assert_eq!(answer.status, StatusCode::UNPROCESSABLE_ENTITY);
+    }
+
     let large = format!("{{\"x\":\"{}\"}}", "x".repeat(10_000));
     let answer = api.post("/api/v1/executions", large).await;
     assert_eq!(answer.error(), (413, "TOO_LARGE", ""));

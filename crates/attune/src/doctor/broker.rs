@@ -179,12 +179,18 @@ async fn topology(
             true => "start a process of this system, or run `attune topology apply`",
             false => "run `attune topology apply` as the user who may declare",
         };
+        let is_elsewhere = all.iter().all(|(_, there)| there.is_none());
+        let (missing, making) = match is_elsewhere {
+            // Whoever made them now would have a second system beside the one that is looked for.
+            true => elsewhere(name, &patient.settings.broker.prefix, &missing, making),
+            false => (missing, making.to_owned()),
+        };
         let faults = [
             (
                 !missing.is_empty(),
                 State::Problem,
                 format!("missing: {missing}"),
-                (making, BROKER_USERS),
+                (making.as_str(), BROKER_USERS),
             ),
             (
                 other.is_some(),
@@ -226,6 +232,21 @@ async fn topology(
     }
     let has_exchanges = exchanges.iter().all(|(_, there)| there.is_some());
     has_exchanges.then_some(())
+}
+
+/// What is said where none of all is there, and what to do: most likely they have other names, or are in another
+/// virtual host.
+fn elsewhere(name: &str, prefix: &str, missing: &str, making: &str) -> (String, String) {
+    let prefix = match prefix {
+        "" => "broker.prefix is empty".to_owned(),
+        prefix => format!("broker.prefix is `{prefix}`"),
+    };
+    let says = format!("all {name} ({missing}); {prefix}");
+    let advice = format!(
+        "look first whether broker.prefix, and the virtual host in broker.url, are those of the other processes; only \
+         where this system has never run: {making}"
+    );
+    (says, advice)
 }
 
 /// Who must read what, by the role.
@@ -377,6 +398,19 @@ mod tests {
         }
         assert!(numbers("4.0.3+x") >= CHECKS_COPIES);
         assert!(numbers("unknown") < OLDEST);
+    }
+
+    #[test]
+    fn where_nothing_is_there_the_prefix_is_named_before_the_way_to_make_it() {
+        let (says, advice) = elsewhere("queues", "shop.", "shop.attune.completed", "run it");
+        assert_eq!(
+            says,
+            "all queues (shop.attune.completed); broker.prefix is `shop.`"
+        );
+        let (prefix, making) = (advice.find("broker.prefix"), advice.find("run it"));
+        assert!(prefix.unwrap() < making.unwrap(), "{advice}");
+        let (says, _) = elsewhere("queues", "", "attune.completed", "run it");
+        assert!(says.ends_with("broker.prefix is empty"), "{says}");
     }
 
     #[test]

@@ -9,8 +9,8 @@ use attune_runtime::error_chain;
 use super::Patient;
 use super::finding::{Findings, State};
 use super::pages::{CONFIGURATION, LEAVING_LOOPBACK};
-use crate::exposure;
 use crate::roles::Role;
+use crate::{exposure, folders};
 
 const AREA: &str = "configuration";
 
@@ -97,8 +97,7 @@ fn secrets(patient: &Patient, found: &mut Findings) {
     let settings = &patient.settings;
     let unusable = crate::secrets::keyring(settings).err();
     let unusable = unusable.map(|error| format!("{error:#}"));
-    let folder = settings.worker.secrets_dir.as_ref();
-    let folder = folder.filter(|folder| patient.has(Role::Worker) && !folder.is_dir());
+    let folder = folders::no_secrets(settings).filter(|_| patient.has(Role::Worker));
     let advice = "make it with `(umask 077; attune secrets new-key > FILE)`, or mend it: without it nothing starts";
     let faults = [
         (
@@ -110,12 +109,7 @@ fn secrets(patient: &Patient, found: &mut Findings) {
         (
             folder.is_some(),
             State::Problem,
-            folder.map_or_else(String::new, |it| {
-                format!(
-                    "worker.secrets_dir {}: there is no such folder",
-                    it.display()
-                )
-            }),
+            folder.unwrap_or_default(),
             ("make it, or leave the setting out", CONFIGURATION),
         ),
     ];

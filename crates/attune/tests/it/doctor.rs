@@ -203,6 +203,9 @@ async fn cluster_a_database_that_is_not_well() -> anyhow::Result<()> {
     report.says("database/schema", "run `attune migrate`")?;
     report.says("broker/queues", "run `attune topology apply`")?;
     ensure!(report.code == 2, "{}", report.code);
+    let (code, _, stderr) = servers.run(&["keys", "list", "--database"], &[]).await?;
+    let words = "attune: the schema does not fit: it is missing; run `attune migrate`\n";
+    ensure!(code == 1 && stderr == words, "{code} {stderr}");
     servers.must(&["migrate"]).await?;
     servers.must(&["topology", "apply"]).await?;
     let report = servers.doctor(&[]).await?;
@@ -386,6 +389,12 @@ async fn cluster_a_broker_that_is_not_well() -> anyhow::Result<()> {
     report.says("broker/queues", "may not compare")?;
     let another = servers.with("cluster.partitions", "3").await?;
     another.says("broker/queues", "attune.partition.02.commands")?;
+    // A second system would be made where somebody has only misspelt the first.
+    let another = servers.with("broker.prefix", "misspelt.").await?;
+    for check in ["broker/exchanges", "broker/queues"] {
+        another.says(check, "broker.prefix is `misspelt.`")?;
+        another.says(check, "look first whether broker.prefix")?;
+    }
 
     let mut wrong = Url::parse(servers.broker.url())?;
     wrong

@@ -221,6 +221,58 @@ async fn errors_do_not_steer_the_terminal() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Making the first key is what many type first, before there is a database.
+#[tokio::test]
+async fn keys_of_a_database_that_does_not_answer_say_what_they_wait_for() -> anyhow::Result<()> {
+    let socket = silent_port()?;
+    let address = socket.local_addr()?;
+    let url = format!("database.url=postgres://me:hunter2@{address}/attune");
+    let mut keys = attune(&["keys", "list", "--database", "--set", &url]).spawn()?;
+    let stderr = keys.stderr.take().context("no stderr")?;
+    let said = BufReader::new(stderr).lines().next_line().await?;
+    let words = format!(
+        "attune: PostgreSQL at {address} (database.url) does not answer yet; waiting for it, 60 s at most"
+    );
+    ensure!(said == Some(words), "{said:?}");
+    Ok(())
+}
+
+/// Which of the two is meant nobody can know.
+#[tokio::test]
+async fn two_variables_with_a_key_are_refused() -> anyhow::Result<()> {
+    let both = |mut command: Command| {
+        command.envs([("ATTUNE_KEY", "atk_x"), ("ATTUNE_KEY_FILE", "/no/such")]);
+        command
+    };
+    let (code, _, stderr) = run(both(attune(&["queues"]))).await?;
+    let words = "ATTUNE_KEY and ATTUNE_KEY_FILE are both set";
+    ensure!(code == 2 && stderr.contains(words), "{code} {stderr}");
+    let (code, _, stderr) = run(both(attune(&["queues", "--key-file", "/other"]))).await?;
+    ensure!(code == 2 && stderr.contains("/other"), "{code} {stderr}");
+    Ok(())
+}
+
+/// A worker that would make its folder where nobody has made or mounted one is told so before it reaches for a server.
+#[tokio::test]
+async fn a_folder_of_runs_that_cannot_be_meant_is_refused_at_the_start() -> anyhow::Result<()> {
+    let folder = tempfile::tempdir()?;
+    let work = folder.path().join("mounted/runs");
+    let set = format!("worker.work_dir={}", work.display());
+    let data = format!("data_dir={}", folder.path().join("data").display());
+    let args = ["standalone", "--set", &set, "--set", &data];
+    let (code, _, stderr) = run(attune(&args)).await?;
+    ensure!(code == 1, "{code} {stderr}");
+    for words in [
+        "worker.work_dir",
+        "mounted is not there",
+        "mend the setting",
+    ] {
+        ensure!(stderr.contains(words), "{words}: {stderr}");
+    }
+    ensure!(!folder.path().join("mounted").exists(), "it was made");
+    Ok(())
+}
+
 #[tokio::test]
 async fn the_version_says_how_it_was_built() -> anyhow::Result<()> {
     let (code, stdout, _) = run(attune(&["--version"])).await?;

@@ -1,7 +1,7 @@
 //! TLS of a listener: what it proves by who it is, read again when it changes.
 
 use std::fmt;
-use std::io::{self, Read as _};
+use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -10,7 +10,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::Meter;
 use rustls::crypto::ring;
-use rustls::pki_types::pem::{self, PemObject as _};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{InconsistentKeys, RootCertStore, ServerConfig};
@@ -23,11 +22,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::error_text::error_chain;
+use crate::pem::{read_certificates, read_private_key};
 
-/// How large a file may be, in bytes: some hundred authorities.
-const MAX_FILE_BYTES: u64 = 1024 * 1024;
-/// Where container engines put secrets, for every account of the container, which is alone there.
-const SECRETS: &str = "/run/secrets";
 /// A certificate that is good for less than this is warned of whenever it is read.
 const SOON: i64 = 14 * 24 * 3600;
 /// With this begins what a client says that speaks TLS: a record of the handshake.
@@ -295,42 +291,14 @@ impl TlsFiles {
         key: &str,
         file: &Path,
     ) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-        let (text, _) = read_file(file).map_err(|problem| self.error(key, file, problem))?;
-        let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
-        let found = found.map_err(|error| self.error(key, file, unreadable(&error)))?;
-        if found.is_empty() {
-            let problem =
-                "there is no certificate in it: it must begin with -----BEGIN CERTIFICATE-----";
-            return Err(self.error(key, file, problem));
-        }
-        Ok(found)
+        let found = read_certificates(file).map_err(|problem| self.error(key, file, problem))?;
+        Ok(found.1)
     }
 
     fn key(&self) -> Result<PrivateKeyDer<'static>, TlsError> {
         let unfit = |problem: String| self.error("key_file", &self.key, problem);
-        let (text, mode) = read_file(&self.key).map_err(unfit)?;
-        if mode & 0o007 != 0 && !self.key.starts_with(SECRETS) {
-            let problem = format!(
-                "every account of this machine may use it (mode {:03o}): chmod 600 {1}, or 640 and the group \
-                 of the service",
-                mode & 0o777,
-                self.key.display()
-            );
-            return Err(unfit(problem));
-        }
-        PrivateKeyDer::from_pem_slice(&text).map_err(|error| match error {
-            pem::Error::NoItemsFound if contains(&text, b"ENCRYPTED PRIVATE KEY") => unfit(
-                "the key is encrypted, and nobody is there at a start to be asked for the password: decrypt it \
-                 with openssl pkey -in OLD -out NEW"
-                    .to_owned(),
-            ),
-            pem::Error::NoItemsFound => unfit(
-                "there is no private key in it: it must begin with -----BEGIN PRIVATE KEY-----, or RSA or EC \
-                 before PRIVATE"
-                    .to_owned(),
-            ),
-            error => unfit(unreadable(&error)),
-        })
+        let (_, key) = read_private_key(&self.key).map_err(unfit)?;
+        Ok(key)
     }
 
     /// When the first of these certificates is over, in seconds since 1970.
@@ -363,39 +331,6 @@ impl TlsFiles {
         }
         Ok(first)
     }
-}
-
-/// What is in a file, and its mode.
-fn read_file(file: &Path) -> Result<(Vec<u8>, u32), String> {
-    let failed = |error: io::Error| error.to_string();
-    // Asked before it is opened: opening a pipe waits for who writes.
-    if !std::fs::metadata(file).map_err(failed)?.is_file() {
-        return Err("it is no regular file".to_owned());
-    }
-    let opened = std::fs::File::open(file).map_err(failed)?;
-    let mode = opened.metadata().map_err(failed)?.mode();
-    let mut text = Vec::new();
-    let read = opened.take(MAX_FILE_BYTES + 1).read_to_end(&mut text);
-    read.map_err(failed)?;
-    if text.len() as u64 > MAX_FILE_BYTES {
-        return Err(format!("it has more than {MAX_FILE_BYTES} bytes"));
-    }
-    Ok((text, mode))
-}
-
-/// Never repeats what was read, which may be a key.
-fn unreadable(error: &pem::Error) -> String {
-    let what = match error {
-        pem::Error::MissingSectionEnd { .. } => "a line that begins with -----END is missing",
-        pem::Error::IllegalSectionStart { .. } => "a line that begins with -----BEGIN is not whole",
-        pem::Error::Base64Decode(_) => "what stands between its lines is no base64",
-        _ => "it is not PEM",
-    };
-    what.to_owned()
-}
-
-fn contains(text: &[u8], words: &[u8]) -> bool {
-    text.windows(words.len()).any(|part| part == words)
 }
 
 /// Seconds since 1970, by the clock that certificates go by.

@@ -433,7 +433,7 @@ fn files_that_cannot_be_used_are_told_with_setting_file_and_way_out() {
             &cert,
             &write("open", &good.key, 0o644),
             None,
-            "every account of this machine may use it (mode 644): chmod 600",
+            "other accounts may read or change it (mode 644)",
         ),
         (
             &cert,
