@@ -5,6 +5,7 @@
 //! not acknowledged. Everything else (once, and only by the right owner) is made above it.
 
 pub mod confirm;
+mod depth;
 pub mod memory;
 pub mod port;
 mod shelf;
@@ -13,6 +14,7 @@ mod shelf;
 use std::sync;
 
 pub use confirm::{Gone, Patience, Published, publish_until_confirmed};
+pub use depth::Depth;
 pub use memory::{MemoryBus, Room};
 pub use port::{
     Bus, BusError, Confirmation, Delivery, DeliveryTag, Outgoing, PublishError, Refusal, Refused,
