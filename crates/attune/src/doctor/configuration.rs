@@ -97,28 +97,13 @@ fn secrets(patient: &Patient, found: &mut Findings) {
     let settings = &patient.settings;
     let unusable = crate::secrets::keyring(settings).err();
     let unusable = unusable.map(|error| format!("{error:#}"));
-    let folder = settings.worker.secrets_dir.as_ref();
-    let folder = folder.filter(|folder| patient.has(Role::Worker) && !folder.is_dir());
     let advice = "make it with `(umask 077; attune secrets new-key > FILE)`, or mend it: without it nothing starts";
-    let faults = [
-        (
-            unusable.is_some(),
-            State::Problem,
-            unusable.unwrap_or_default(),
-            (advice, CONFIGURATION),
-        ),
-        (
-            folder.is_some(),
-            State::Problem,
-            folder.map_or_else(String::new, |it| {
-                format!(
-                    "worker.secrets_dir {}: there is no such folder",
-                    it.display()
-                )
-            }),
-            ("make it, or leave the setting out", CONFIGURATION),
-        ),
-    ];
+    let faults = [(
+        unusable.is_some(),
+        State::Problem,
+        unusable.unwrap_or_default(),
+        (advice, CONFIGURATION),
+    )];
     found.first("secrets", faults, || match settings.secrets.key_file {
         Some(_) => "what is secret is encrypted".to_owned(),
         None => "what is secret is hidden, and not encrypted".to_owned(),
