@@ -184,9 +184,7 @@ mod tests {
         }
         assert_eq!(
             told(&place, 139_000).as_deref(),
-            Some(
-                "none of 9 is taken from attune.completed: see the log of the completion listener"
-            )
+            Some("none is taken from attune.completed: see the log of the completion listener")
         );
         place.seen(140_000, depth(0, 1));
         assert_eq!(told(&place, 140_000), None);

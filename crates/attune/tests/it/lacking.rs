@@ -136,9 +136,9 @@ async fn with_another_key(wiring: Wiring) -> anyhow::Result<()> {
     .await
 }
 
-/// Runs a command of an operator.
+/// Runs a client command.
 async fn told(system: &System, args: &[&str]) -> anyhow::Result<String> {
-    let (code, out, err) = system.command(args).await?;
+    let (code, out, err) = system.client(args).await?;
     ensure!(code == 0, "{args:?}: {err}");
     Ok(out)
 }

@@ -13,7 +13,7 @@ fn queue(waiting: i64) -> ActionQueue {
     let limits = QueueLimits {
         max_concurrent: Some(2),
         max_length: 10_000,
-        timeout_seconds: 60,
+        timeout_seconds: 3_600,
         order: attune_core::OrderRule::default(),
         extra: Extra::default().boxed(),
     };
