@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use attune_core::QueueStats;
+use attune_core::{LacksKey, QueueStats};
 use attune_store::{LeaseTrouble, Violations, What};
 use chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
 
@@ -15,6 +15,8 @@ const OLDEST_UNHEALTHY: TimeDelta = TimeDelta::minutes(30);
 /// Owners tell the figures of a queue that holds something at least every minute, changed or not.
 /// Without news for so long its owner, or whoever writes the figures down, does not work.
 const STALE: TimeDelta = TimeDelta::minutes(10);
+/// That workers lack a key is said for so long after something was given back for want of it.
+const KEY_SHOWN: TimeDelta = TimeDelta::minutes(5);
 /// An execution that has waited shorter than this beside a free slot may just be on its way: the
 /// figures of a queue are up to a quarter of a second apart.
 const SETTLE: TimeDelta = TimeDelta::seconds(2);
@@ -28,6 +30,8 @@ pub struct Bounds<'a> {
     pub unserved_pool: Option<&'a str>,
     /// What keeps the owner of its partition from its work.
     pub trouble: Option<&'a LeaseTrouble>,
+    /// The name of the worker that lacked a key last, where it is known.
+    pub keyless_worker: Option<&'a str>,
     /// Operators hold it: that its executions wait is what they want.
     pub held: bool,
     /// Executions demand different things of its limits: a slot that is free may be nobody's of those
@@ -75,6 +79,7 @@ pub fn judge(
         judge_slots(stats, bounds, waited, &mut found);
     }
     judge_pool(stats, bounds, &mut found);
+    judge_key(stats, bounds, now, &mut found);
     judge_freshness(stats, as_of, now, &mut found);
     QueueHealth {
         state: found
@@ -118,6 +123,8 @@ fn judge_owner(bounds: Bounds<'_>, found: &mut Found) {
             HealthState::Unhealthy,
             "nothing has been received or dispatched",
         )
+    } else if words.starts_with(LeaseTrouble::NO_ENDS) {
+        (HealthState::Unhealthy, "not every slot has come free")
     } else if words.starts_with(LeaseTrouble::UNREAD) {
         (HealthState::Unhealthy, "nothing has been accepted")
     } else if words.starts_with(LeaseTrouble::PARTLY_UNREAD) {
@@ -228,6 +235,37 @@ fn judge_pool(stats: &QueueStats, bounds: Bounds<'_>, found: &mut Found) {
             format!("no worker of the pool {pool:?} is alive: {waiting} wait for one"),
         ));
     }
+}
+
+/// The key that workers lack, as long as it is told. While nobody has it something comes back every minute, unless no
+/// worker has room.
+pub(crate) fn lacked_key(stats: &QueueStats, now: DateTime<Utc>) -> Option<&LacksKey> {
+    let lacks = stats.lacks_key.as_ref();
+    lacks.filter(|lacks| now - lacks.last_at < KEY_SHOWN)
+}
+
+/// Workers give back what they cannot open: nothing fails by it, and nothing of it begins.
+fn judge_key(stats: &QueueStats, bounds: Bounds<'_>, now: DateTime<Utc>, found: &mut Found) {
+    let Some(lacks) = lacked_key(stats, now) else {
+        return;
+    };
+    let worker = bounds
+        .keyless_worker
+        .map_or_else(|| lacks.worker.to_string(), |name| format!("{name:?}"));
+    let (many, key) = (lacks.executions, &lacks.key);
+    let (wait, are) = if many == 1 {
+        ("waits", "is")
+    } else {
+        ("wait", "are")
+    };
+    let at = lacks.last_at.to_rfc3339_opts(SecondsFormat::Secs, true);
+    found.push((
+        HealthState::Unhealthy,
+        format!(
+            "its workers lack the key {key:?}: {many} {wait} that {are} sealed with it, last given back by worker \
+             {worker} at {at}"
+        ),
+    ));
 }
 
 /// An empty queue has nothing to report; one that holds something must.

@@ -1,4 +1,4 @@
-use attune_core::ActionId;
+use attune_core::{ActionId, WorkerId};
 
 use super::*;
 
@@ -6,6 +6,7 @@ const BOUNDS: Bounds<'_> = Bounds {
     max_length: 100,
     unserved_pool: None,
     trouble: None,
+    keyless_worker: None,
     held: false,
     grouped: false,
     counted: false,
@@ -29,6 +30,7 @@ fn verdict(length: u64, active: u64, waited: i64, age: i64) -> (HealthState, Str
         total_completed: 0,
         total_cancelled: 0,
         total_expired: 0,
+        lacks_key: None,
     };
     let updated = Some(now() - TimeDelta::seconds(age));
     let health = judge(&stats, updated, BOUNDS, &[], now());
@@ -105,6 +107,7 @@ fn a_free_slot_may_be_nobodys_where_executions_are_grouped() {
             total_completed: 0,
             total_cancelled: 0,
             total_expired: 0,
+            lacks_key: None,
         };
         let bounds = Bounds {
             grouped: true,
@@ -129,6 +132,7 @@ fn a_free_slot_may_be_nobodys_where_starts_are_counted() {
             total_completed: 2,
             total_cancelled: 0,
             total_expired: 0,
+            lacks_key: None,
         };
         let bounds = Bounds { counted, ..BOUNDS };
         let health = judge(&stats, Some(now()), bounds, &[], now());
@@ -149,6 +153,7 @@ fn a_full_queue_that_makes_room_refuses_nobody() {
         total_completed: 98,
         total_cancelled: 0,
         total_expired: 0,
+        lacks_key: None,
     };
     for (when_full, state, words) in [
         (WhenFull::Refused, HealthState::Unhealthy, "is refused"),
@@ -179,6 +184,7 @@ fn a_pool_without_workers_is_named() {
         total_completed: 0,
         total_cancelled: 0,
         total_expired: 0,
+        lacks_key: None,
     };
     let bounds = Bounds {
         unserved_pool: Some("gpu"),
@@ -217,6 +223,14 @@ fn a_queue_whose_owner_cannot_write_or_hear_is_not_well() {
             format!(
                 "nothing has been received or dispatched since 2027-01-15T07:59:40Z: {cut_off}"
             )
+        )
+    );
+    let no_ends = format!("{}: nobody takes them", LeaseTrouble::NO_ENDS);
+    assert_eq!(
+        troubled(&no_ends),
+        (
+            HealthState::Unhealthy,
+            format!("not every slot has come free since 2027-01-15T07:59:40Z: {no_ends}")
         )
     );
     let unread = format!("{}: permission denied", LeaseTrouble::UNREAD);
@@ -275,10 +289,54 @@ fn troubled(words: &str) -> (HealthState, String) {
         total_completed: 3,
         total_cancelled: 0,
         total_expired: 0,
+        lacks_key: None,
     };
     let health = judge(&stats, Some(now()), bounds, &[], now());
     assert_eq!(health.reasons.len(), 1, "{health:?}");
     (health.state, health.reasons.join("; "))
+}
+
+/// Who is sealed with a key that workers lack goes round: that is not well, and no longer said than it is so.
+#[test]
+fn a_queue_whose_workers_lack_a_key_is_not_well() {
+    let worker = WorkerId::fresh();
+    let judged = |seconds, name| {
+        let stats = QueueStats {
+            action_id: ActionId(1),
+            queue_length: 1,
+            active_count: 2,
+            max_concurrent: Some(2),
+            oldest_enqueued_at: Some(now()),
+            total_enqueued: 3,
+            total_completed: 0,
+            total_cancelled: 0,
+            total_expired: 0,
+            lacks_key: Some(LacksKey {
+                key: "k1".to_owned(),
+                worker,
+                last_at: now() - TimeDelta::seconds(seconds),
+                executions: 3,
+            }),
+        };
+        let bounds = Bounds {
+            keyless_worker: name,
+            ..BOUNDS
+        };
+        judge(&stats, Some(now()), bounds, &[], now())
+    };
+    let health = judged(20, Some("blue"));
+    assert_eq!(health.state, HealthState::Unhealthy);
+    assert_eq!(
+        health.reasons,
+        [
+            "its workers lack the key \"k1\": 3 wait that are sealed with it, last given back by worker \"blue\" at \
+             2027-01-15T07:59:40Z"
+        ]
+    );
+    // One whose lease is long gone.
+    let words = judged(20, None).reasons.join("");
+    assert!(words.contains(&worker.to_string()), "{words}");
+    assert_eq!(judged(300, None).reasons, [""; 0]);
 }
 
 /// As the figures show it: something waits, and nothing of it has an age.
@@ -294,6 +352,7 @@ fn a_queue_of_delayed_executions_is_not_stuck() {
         total_completed: 0,
         total_cancelled: 0,
         total_expired: 0,
+        lacks_key: None,
     };
     let health = judge(&stats, Some(now()), BOUNDS, &[], now());
     assert_eq!(health.state, HealthState::Healthy, "{health:?}");
@@ -318,6 +377,7 @@ fn who_waits_without_a_limit_waits_for_a_worker() {
         total_completed: 0,
         total_cancelled: 0,
         total_expired: 0,
+        lacks_key: None,
     };
     let health = judge(&stats, Some(now()), BOUNDS, &[], now());
     assert_eq!(health.state, HealthState::Healthy, "{health:?}");

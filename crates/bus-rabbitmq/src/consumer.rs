@@ -4,11 +4,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use attune_bus::{Confirmation, Delivery, DeliveryTag, Settle, Subscription, Topic};
+use attune_bus::{Confirmation, Delivery, DeliveryTag, Depth, Settle, Subscription, Topic};
 use attune_runtime::{Backoff, LogPace};
 use futures_util::StreamExt;
 use futures_util::future::try_join_all;
-use lapin::options::{BasicAckOptions, BasicConsumeOptions, BasicQosOptions};
+use lapin::options::{BasicAckOptions, BasicConsumeOptions, BasicQosOptions, QueueDeclareOptions};
 use lapin::types::{FieldTable, ShortString};
 use lapin::{Channel, Consumer};
 use tokio::sync::mpsc::error::TrySendError;
@@ -19,8 +19,9 @@ use tokio_util::sync::CancellationToken;
 use crate::cause::Cause;
 use crate::ledger::Ledger;
 use crate::link::{Life, Link};
+use crate::look::{NOT_FOUND, code_of};
 use crate::message::received;
-use crate::topology::Topology;
+use crate::topology::{Topology, short};
 
 /// How long an acknowledgement waits for others. Nobody waits for one, but the broker writes each to
 /// its log before it writes the messages that are published after it.
@@ -139,6 +140,33 @@ pub(crate) async fn declare(
             declared => return declared,
         }
     }
+}
+
+/// What waits in a queue and who receives it, on a channel of its own; `None` where there is none of this name.
+pub(crate) async fn depth(
+    life: &Life,
+    name: &str,
+    limit: Duration,
+) -> Result<Option<Depth>, Cause> {
+    let channel = open_channel(life, limit).await?;
+    let asking = async {
+        let options = QueueDeclareOptions {
+            passive: true,
+            ..Default::default()
+        };
+        let seen = channel.queue_declare(short(name.to_owned())?, options, FieldTable::default());
+        match seen.await {
+            Ok(queue) => Ok(Some(Depth {
+                messages: queue.message_count(),
+                consumers: queue.consumer_count(),
+            })),
+            Err(error) if code_of(&error) == Some(NOT_FOUND) => Ok(None),
+            Err(error) => Err(Cause::of(&error)),
+        }
+    };
+    let depth = within(life, limit, asking).await;
+    abandon(&channel).await;
+    depth
 }
 
 async fn open_channel(life: &Life, limit: Duration) -> Result<Channel, Cause> {

@@ -63,7 +63,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use attune_bus::{
-    Bus, BusError, Outgoing, PublishError, Refusal, Refused, Subscriber, Subscription, Topic,
+    Bus, BusError, Depth, Outgoing, PublishError, Refusal, Refused, Subscriber, Subscription, Topic,
 };
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout};
@@ -81,7 +81,7 @@ use crate::rebinding::{Rebinding, RebindingTask};
 use crate::replies::Replies;
 use crate::topology::Topology;
 
-pub use crate::look::{Arguments, BrokerLook, Depth, Found, Greeting};
+pub use crate::look::{Arguments, BrokerLook, Found, Greeting};
 pub use crate::options::{BrokerUrl, Declaring, QueueType, RabbitOptions};
 pub use crate::rights::{Account, KeyPermission, Permission};
 pub use crate::tls::TlsFiles;
@@ -406,6 +406,20 @@ impl Bus for RabbitBus {
         match self.rebinding.problem(Instant::now()) {
             Some(problem) => Err(BusError::Unavailable(problem)),
             None => Ok(()),
+        }
+    }
+
+    async fn depth(&self, topic: &Topic) -> Result<Option<Depth>, BusError> {
+        if self.closed() {
+            return Err(BusError::Closed);
+        }
+        match timeout(self.connect_timeout, self.consuming.life_after(0)).await {
+            Ok(Some(life)) => {
+                let name = self.topology.queue_name(topic);
+                Ok(consumer::depth(&life, &name, self.connect_timeout).await?)
+            }
+            Ok(None) => Err(BusError::Closed),
+            Err(_) => Err(self.unavailable()),
         }
     }
 

@@ -6,7 +6,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use attune_bus::{BusError, Topic};
+use attune_bus::{BusError, Depth, Topic};
 use attune_core::{OwnerId, WorkerId};
 use futures_util::{AsyncReadExt as _, AsyncWriteExt as _};
 use lapin::options::{
@@ -31,7 +31,7 @@ const BEFORE: usize = 7;
 /// What the broker says of itself is a few hundred bytes.
 const MAX_GREETING: usize = 64 * 1024;
 /// The protocol's number of "not found".
-const NOT_FOUND: u16 = 404;
+pub(crate) const NOT_FOUND: u16 = 404;
 
 /// What a broker says of itself before anybody logs in.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,15 +40,6 @@ pub struct Greeting {
     pub product: String,
     /// As in `4.0.5`.
     pub version: String,
-}
-
-/// What waits in a queue, and who reads it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Depth {
-    /// Messages that nobody was given yet.
-    pub messages: u32,
-    /// Who is subscribed.
-    pub consumers: u32,
 }
 
 /// Whether a queue or an exchange is as this system declares it.
@@ -189,7 +180,7 @@ impl BrokerLook {
                 }
                 false => Arguments::Unknown,
             };
-            found.push((name, Some((Depth::NONE, arguments))));
+            found.push((name, Some((Depth::default(), arguments))));
         }
         Ok(found)
     }
@@ -331,16 +322,8 @@ impl BrokerLook {
 /// The name of something, and what is known of it where it is there.
 pub type Found = (String, Option<(Depth, Arguments)>);
 
-impl Depth {
-    /// Of what keeps nothing.
-    const NONE: Self = Self {
-        messages: 0,
-        consumers: 0,
-    };
-}
-
 /// The protocol's number of what a broker said.
-fn code_of(error: &lapin::Error) -> Option<u16> {
+pub(crate) fn code_of(error: &lapin::Error) -> Option<u16> {
     match error.kind() {
         ErrorKind::ProtocolError(protocol) => Some(protocol.get_id()),
         _ => None,

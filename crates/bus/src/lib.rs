@@ -5,6 +5,7 @@
 //! not acknowledged. Everything else (once, and only by the right owner) is made above it.
 
 pub mod confirm;
+mod depth;
 pub mod letters;
 pub mod memory;
 pub mod port;
@@ -14,6 +15,7 @@ mod shelf;
 use std::sync;
 
 pub use confirm::{Gone, Patience, Published, publish_until_confirmed};
+pub use depth::Depth;
 pub use letters::{dead_letter, letter};
 pub use memory::{MemoryBus, Room};
 pub use port::{

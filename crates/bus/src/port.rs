@@ -462,6 +462,14 @@ pub trait Bus: Send + Sync + 'static {
     /// See [`BusError`].
     fn reach(&self) -> Result<(), BusError>;
 
+    /// How much of a topic waits and how many receive it, where the adapter can tell and its queue is there.
+    ///
+    /// # Errors
+    /// See [`BusError`].
+    async fn depth(&self, _topic: &Topic) -> Result<Option<crate::Depth>, BusError> {
+        Ok(None)
+    }
+
     /// Gives back what is unsettled and closes.
     async fn close(&self);
 }

@@ -33,7 +33,7 @@ pub(super) async fn execute(http: &Http, arguments: ExplainArguments) -> Result<
     if let Some(record) = record {
         match record.status {
             // Its queue has done its part: who works says more.
-            Status::Requested => {
+            Status::Requested if !waits::is_for_key(&view) => {
                 view.waits = waits::remarks(http, &record)
                     .await
                     .waits

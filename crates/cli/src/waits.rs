@@ -6,7 +6,8 @@
 use attune_api_types::{
     ActionView, Cluster, Execution, ExplainView, Holder, HolderList, HolderWorker, WorkerView,
 };
-use attune_core::{ExecutionId, PartitionId, Status};
+use attune_core::explain::Reason;
+use attune_core::{Attempt, ExecutionId, PartitionId, Status};
 use chrono::{DateTime, Utc};
 
 use super::holders;
@@ -155,12 +156,21 @@ fn next_try(record: &Execution, now: DateTime<Utc>) -> Option<String> {
     ))
 }
 
-/// For what an execution waits that keeps its slot: its executor knows whether more than the time keeps it.
+/// For what an execution waits that keeps its slot: its executor knows whether more than the time keeps it. Or one
+/// that was given back before.
 async fn kept(http: &Http, record: &Execution) -> Option<String> {
-    record.last_error.as_ref()?;
+    if record.last_error.is_none() && record.attempt == Attempt(1) {
+        return None;
+    }
     let path = format!("/executions/{}/explain", record.id);
     let view: ExplainView = http.get(&path, &[]).await.ok()?;
     (!view.waits_for.is_empty()).then(|| explained(&view))
+}
+
+/// Whether an execution waits for a worker that has a key.
+pub(super) fn is_for_key(view: &ExplainView) -> bool {
+    let mut waits_for = view.waits_for.iter();
+    waits_for.any(|reason| matches!(reason, Reason::Key { .. }))
 }
 
 async fn around(http: &Http, record: &Execution) -> Around {

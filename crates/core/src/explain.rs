@@ -4,7 +4,7 @@
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{Attempt, ExecutionId, Seq};
+use crate::ids::{Attempt, ExecutionId, Seq, WorkerId};
 use crate::pause::PauseMode;
 use crate::policy::PolicyScope;
 use crate::priority::Priority;
@@ -140,6 +140,25 @@ pub enum Reason {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         in_group: bool,
     },
+    /// Workers lack the key with which its parameters are sealed, and gave it back, or gave back what stands before
+    /// it: its queue rests before they are tried again.
+    Key {
+        /// The id of the key.
+        key: String,
+        /// How often it was given back; 0 where others were, which stand before it.
+        #[serde(default)]
+        times: u64,
+        /// The life of a worker that lacked it last.
+        worker: WorkerId,
+        /// The name of that worker, where it is known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        worker_name: Option<String>,
+        /// When that was.
+        last_at: DateTime<Utc>,
+        /// Until when its queue rests, while it does.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        until: Option<DateTime<Utc>>,
+    },
     /// There is room for it: its turn comes in the next round of its owner.
     NextRound,
     /// Something of a later release.
@@ -239,6 +258,8 @@ pub enum NoEstimate {
     Rate,
     /// Slots are shared: who comes by then decides about its turn as well.
     Turns,
+    /// Nobody knows when a worker has the key with which its parameters are sealed.
+    Key,
     /// Something of a later release.
     #[serde(other)]
     Other,
@@ -255,6 +276,8 @@ impl Explanation {
         if self.state == QueueState::HoldsSlot {
             return match self.waits_for.first() {
                 None => "for no slot: it holds one".to_owned(),
+                // It is at a worker that will give it back, or waits for one there.
+                Some(Reason::Key { .. }) => self.reasons(),
                 Some(_) => format!("{}; it keeps its slot", self.reasons()),
             };
         }
@@ -308,6 +331,7 @@ impl Reason {
             | Self::Paused { .. }
             | Self::Regrouping { .. }
             | Self::PoolClosed { .. }
+            | Self::Key { .. }
             | Self::NextRound
             | Self::Other => None,
         }
@@ -366,6 +390,37 @@ impl Reason {
                     "for its turn{of} among those of its priority: its flow holds {holds} with weight {weight}, and the one that is \
                      next{who} {next_holds} with weight {next_weight}"
                 )
+            }
+            Self::Key {
+                key,
+                times,
+                worker,
+                worker_name,
+                last_at,
+                until,
+            } => {
+                let ago = span::words((now - *last_at).num_milliseconds());
+                let worker = match worker_name {
+                    Some(name) => format!("{name:?}"),
+                    None => format!("{worker}"),
+                };
+                let rests = until.as_ref().map(from_now);
+                let by = format!("by worker {worker} {ago} ago");
+                match times {
+                    0 => format!(
+                        "for its queue, which rests{}, because its workers lack the key {key:?} that seals what stands \
+                         before it: last given back {by}",
+                        rests.map_or(String::new(), |left| format!(" for {left}")),
+                    ),
+                    _ => format!(
+                        "for a worker with the key {key:?}: its workers lack the key that seals its parameters; last \
+                         given back {by}, {times} {}{}",
+                        if *times == 1 { "time" } else { "times" },
+                        rests.map_or(String::new(), |left| format!(
+                            "; its queue rests for {left}"
+                        )),
+                    ),
+                }
             }
             Self::NextRound => "for the next round of its executor".to_owned(),
             Self::Other => "for something that a later release knows".to_owned(),
@@ -456,6 +511,7 @@ impl NoEstimate {
             Self::Turns => {
                 "not to be told: slots are shared, and turns depend on who comes".to_owned()
             }
+            Self::Key => "not to be told: its workers lack the key that seals it".to_owned(),
             Self::Other => "not to be told, for a reason that a later release knows".to_owned(),
         }
     }

@@ -18,6 +18,32 @@ fn lack(used: u64, ahead: u64, cost: u64) -> Lack {
     }
 }
 
+fn lacks_key(times: u64, name: Option<&str>) -> Reason {
+    Reason::Key {
+        key: "k1".to_owned(),
+        times,
+        worker: WorkerId(uuid::Uuid::nil()),
+        worker_name: name.map(str::to_owned),
+        last_at: at(-5),
+        until: Some(at(65)),
+    }
+}
+
+#[test]
+fn who_is_at_a_worker_that_lacks_its_key_waits_for_another() {
+    let said: Explanation = serde_json::from_value(serde_json::json!({
+        "state": "holds_slot", "attempt": 3, "priority": "normal", "at": at(0),
+        "waits_for": [lacks_key(3, Some("blue"))],
+    }))
+    .unwrap();
+    let words = said.words();
+    assert!(
+        words.starts_with("for a worker with the key \"k1\""),
+        "{words}"
+    );
+    assert!(!words.contains("it keeps its slot"), "{words}");
+}
+
 #[test]
 fn every_reason_is_said_in_words() {
     let until = at(65);
@@ -73,6 +99,16 @@ fn every_reason_is_said_in_words() {
             },
             "for its turn in its group among those of its priority: its flow holds 3 with weight 1, and the one that is next \
              (execution 7) 2 with weight 4",
+        ),
+        (
+            lacks_key(3, Some("blue")),
+            "for a worker with the key \"k1\": its workers lack the key that seals its parameters; last given back by \
+             worker \"blue\" 5.0s ago, 3 times; its queue rests for 1m 5s",
+        ),
+        (
+            lacks_key(0, None),
+            "for its queue, which rests for 1m 5s, because its workers lack the key \"k1\" that seals what stands before \
+             it: last given back by worker 00000000-0000-0000-0000-000000000000 5.0s ago",
         ),
     ] {
         assert_eq!(reason.words(at(0), true), words);

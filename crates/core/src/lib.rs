@@ -67,7 +67,7 @@ pub use secret::{EnvValue, Marks};
 pub use serde_json::value::RawValue;
 pub use source::Source;
 pub use span::millis;
-pub use stats::{QueueStats, QueueTotals};
+pub use stats::{LacksKey, QueueStats, QueueTotals};
 pub use status::{IllegalMove, Move, Status};
 pub use submission::{Submission, read_time};
 pub use subnet::Subnet;

@@ -3,7 +3,7 @@
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
-use crate::ids::ActionId;
+use crate::ids::{ActionId, WorkerId};
 
 /// How much has gone through a queue over its life, restarts included.
 ///
@@ -44,4 +44,20 @@ pub struct QueueStats {
     /// Executions that waited too long over the queue's life.
     #[serde(default)]
     pub total_expired: u64,
+    /// That workers have given executions of it back for want of a key, while any of them has not begun since.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lacks_key: Option<LacksKey>,
+}
+
+/// Executions that workers have given back because they lack the key with which parameters are sealed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LacksKey {
+    /// The id of the key that was missing last: the part of its line in `secrets.key_file` before the colon.
+    pub key: String,
+    /// The life of a worker that lacked it last.
+    pub worker: WorkerId,
+    /// When that was, by the clock by which the owner of the queue decides.
+    pub last_at: DateTime<Utc>,
+    /// How many executions were given back so, and have not begun since.
+    pub executions: u64,
 }

@@ -16,7 +16,7 @@ use attune_core::{ActionId, Bug, Epoch, OwnerId, PartitionId};
 
 use lanes::Lane;
 
-use crate::section::{Granted, Key, Millis, Section};
+use crate::section::{Granted, Key, Millis, Section, Why};
 
 /// What waits for so long because all slots are taken is given back: another worker may have a free one.
 const GIVEN_BACK_AFTER: Millis = 100;
@@ -77,7 +77,7 @@ enum State<G> {
     /// It has run, and its end is reported until it is settled.
     Ended,
     Returned {
-        why: &'static str,
+        why: Why,
     },
 }
 
@@ -255,7 +255,7 @@ impl<G: Granted> Entries<G> {
                         key,
                         Entry {
                             state: State::Returned {
-                                why: "it was lost on its way",
+                                why: "it was lost on its way".into(),
                             },
                             action_id: None,
                         },
@@ -290,7 +290,7 @@ impl<G: Granted> Entries<G> {
             self.returned += 1;
             self.has_returned(partition);
             State::Returned {
-                why: "something before it was given back",
+                why: "something before it was given back".into(),
             }
         } else {
             self.waiting += 1;
@@ -445,11 +445,11 @@ impl<G: Granted> Entries<G> {
 
     /// What was taken to be begun was not, and never will be. What waits of the same action is given back with
     /// it: it would overtake.
-    pub fn give_up(&mut self, key: Key, why: &'static str) {
+    pub fn give_up(&mut self, key: Key, why: impl Into<Why>) {
         if let Some(entry) = self.entries.get_mut(&key)
             && matches!(entry.state, State::Running { .. })
         {
-            entry.state = State::Returned { why };
+            entry.state = State::Returned { why: why.into() };
             let action_id = entry.action_id;
             self.running -= 1;
             self.returned += 1;

@@ -19,5 +19,5 @@ mod stream;
 
 pub use entries::{Entries, Outcome, Taken};
 pub use roster::{Account, Life, Roster, Speaker};
-pub use section::{Granted, Key, Millis, Report, Returned, Section, Started};
+pub use section::{Granted, Key, Millis, Report, Returned, Section, Started, Why};
 pub use stream::Stream;

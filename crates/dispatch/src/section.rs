@@ -1,5 +1,7 @@
 //! What an owner tells a worker, and what a worker tells an owner.
 
+use std::sync::Arc;
+
 use attune_core::{ActionId, Attempt, Epoch, ExecutionId, OwnerId, PartitionId};
 
 /// Names a grant: an attempt of an execution is granted once, to one life.
@@ -81,13 +83,31 @@ impl<G> Section<G> {
     }
 }
 
+/// Why a grant never began at the worker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Why {
+    /// For people.
+    pub words: &'static str,
+    /// The id of the key that the worker lacks, where it is for want of that.
+    pub lacks_key: Option<Arc<str>>,
+}
+
+impl From<&'static str> for Why {
+    fn from(words: &'static str) -> Self {
+        Self {
+            words,
+            lacks_key: None,
+        }
+    }
+}
+
 /// A grant that never began at the worker, and never will.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Returned {
     /// Which grant.
     pub key: Key,
-    /// Why, for people.
-    pub why: &'static str,
+    /// Why.
+    pub why: Why,
 }
 
 /// A run that has lasted for a while.

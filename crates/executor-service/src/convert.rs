@@ -448,6 +448,15 @@ pub(crate) fn completion(item: v1::Completion) -> Option<Completion> {
 
 /// What a worker has said.
 pub(crate) fn report(report: v2::WorkerReport, user: Option<&Arc<str>>) -> Reported {
+    let lacks_keys = report.returned.iter().filter_map(|it| {
+        // Who is no worker of this system may say anything.
+        let id = it
+            .lacks_key
+            .as_deref()
+            .filter(|id| attune_secrets::is_key_id(id))?;
+        Some(((it.execution_id, it.attempt), Arc::from(id)))
+    });
+    let lacks_keys = lacks_keys.collect();
     let returned = report.returned.into_iter();
     let returned = returned.map(|it| ((it.execution_id, it.attempt), Arc::from(it.why)));
     let started = report.started.into_iter();
@@ -461,6 +470,7 @@ pub(crate) fn report(report: v2::WorkerReport, user: Option<&Arc<str>>) -> Repor
         user: user.cloned(),
         elsewhere: report.elsewhere,
         returned: returned.collect(),
+        lacks_keys,
         started: started.collect(),
         resync: report.resync,
     }

@@ -111,6 +111,8 @@ impl Driver {
         let (state, bus) = watch::channel(BusState::default());
         let watching = tokio::spawn(watch_bus(self.publisher.bus(), state));
         let _watching = AbortOnDropHandle::new(watching);
+        let ends = Arc::clone(&self.feed.ends).watch(self.publisher.bus());
+        let _ends = AbortOnDropHandle::new(tokio::spawn(ends));
         let mut under_way = UnderWay {
             died,
             inputs,
@@ -206,7 +208,8 @@ impl Driver {
             *known = trouble;
             changed
         });
-        let refusals = lasting(&self.owner, now, &under_way.bus.borrow());
+        let ends = self.feed.ends.trouble(now);
+        let refusals = lasting(&self.owner, now, (&under_way.bus.borrow(), ends));
         self.refusals.send_if_modified(|known| {
             let changed = *known != refusals;
             *known = refusals;

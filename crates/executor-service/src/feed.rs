@@ -28,6 +28,7 @@ use crate::asker::asker;
 use crate::convert;
 use crate::counters::Counters;
 use crate::driver::boot_now;
+use crate::ends::Ends;
 use crate::newer::Newer;
 
 /// How often a message that cannot be used is offered to dead letters that refuse it.
@@ -52,6 +53,7 @@ pub(crate) struct Feed {
     pub(crate) max_message_bytes: usize,
     pub(crate) poisoned: Arc<AtomicU64>,
     pub(crate) newer: Arc<Newer>,
+    pub(crate) ends: Arc<Ends>,
     /// Numbers the deliveries of this process.
     pub(crate) deliveries: Arc<AtomicU64>,
     /// Who may say anything.
@@ -111,7 +113,12 @@ impl Feed {
             let (user, moved_from) = (delivery.user_id.as_deref(), delivery.moved_from());
             let decoded = match self.senders.judge_part(user, moved_from) {
                 Ok(()) => decode(&topic, &delivery, self.max_message_bytes),
-                Err(why) => Err(Unusable::Poison(why)),
+                Err(why) => {
+                    if matches!(topic, Topic::Control(_) | Topic::ControlKept(_)) {
+                        self.ends.refused(boot_now(), delivery.user_id.as_deref());
+                    }
+                    Err(Unusable::Poison(why))
+                }
             };
             let (message_id, work) = match decoded {
                 Ok(understood) => understood,

@@ -13,6 +13,7 @@ mod calls;
 mod convert;
 mod counters;
 mod driver;
+mod ends;
 mod events;
 mod feed;
 mod figures;

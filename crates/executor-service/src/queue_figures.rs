@@ -194,6 +194,7 @@ fn waits_for(blocked: Option<Blocked>) -> &'static str {
         Some(Blocked::Groups | Blocked::Regrouping) => "group",
         Some(Blocked::Rate { .. }) => "rate",
         Some(Blocked::PoolClosed) => "worker",
+        Some(Blocked::Key { .. }) => "key",
         Some(Blocked::Paused) => "pause",
     }
 }
@@ -217,6 +218,7 @@ mod tests {
                 total_completed: 20,
                 total_cancelled: 3,
                 total_expired: 1,
+                lacks_key: None,
             },
             max_length: 50,
             blocked: Some(Blocked::Limit { limit: 2 }),

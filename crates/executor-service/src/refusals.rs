@@ -69,7 +69,11 @@ pub(crate) async fn watch_bus(bus: Arc<dyn Bus>, state: watch::Sender<BusState>)
 }
 
 /// The partitions of an owner that have waited for long enough to be told.
-pub(crate) fn lasting(owner: &Owner, now: Millis, bus: &BusState) -> Refusals {
+pub(crate) fn lasting(
+    owner: &Owner,
+    now: Millis,
+    (bus, ends): (&BusState, Option<Trouble>),
+) -> Refusals {
     let mut told = refused(owner, now);
     if let Some((since, words)) = bus
         .trouble
@@ -89,6 +93,10 @@ pub(crate) fn lasting(owner: &Owner, now: Millis, bus: &BusState) -> Refusals {
             });
         }
     }
+    let of_all = |what: &'static str, trouble: Trouble| {
+        let places = owner.places();
+        places.map(move |(id, epoch)| headed(what, (id, epoch, trouble.clone())))
+    };
     let partly = owner.partly_unread(now);
     let partly = partly.map(|it| headed(LeaseTrouble::PARTLY_UNREAD, it));
     let operations = owner.refused_operations(now);
@@ -96,10 +104,13 @@ pub(crate) fn lasting(owner: &Owner, now: Millis, bus: &BusState) -> Refusals {
     let operations = operations.map(|it| headed(LeaseTrouble::OPERATION_REFUSED, it));
     let aside = owner.set_aside_since(now);
     let aside = aside.map(|it| headed(LeaseTrouble::NOT_KEPT, it));
-    let slow = owner.slow(now).into_iter().flat_map(|trouble| {
-        let places = owner.places();
-        places.map(move |(id, epoch)| headed(LeaseTrouble::SLOW, (id, epoch, trouble.clone())))
-    });
+    let slow = owner.slow(now).into_iter();
+    let slow = slow.flat_map(|trouble| of_all(LeaseTrouble::SLOW, trouble));
+    let ends = ends.into_iter();
+    let ends = ends.flat_map(|trouble| of_all(LeaseTrouble::NO_ENDS, trouble));
+    for (partition, refusal) in worth_telling(now, ends) {
+        told.entry(partition).or_insert(refusal);
+    }
     for (partition, refusal) in
         worth_telling(now, partly.chain(aside).chain(operations).chain(slow))
     {

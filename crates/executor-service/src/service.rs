@@ -260,6 +260,7 @@ pub async fn start(
             max_message_bytes: options.max_message_bytes,
             poisoned: Arc::clone(&poisoned),
             newer: Arc::default(),
+            ends: Arc::default(),
             deliveries: Arc::default(),
             senders: options.senders.clone(),
             counters: Arc::clone(&counters),

@@ -247,7 +247,7 @@ pub enum Fact {
         regrouping: bool,
         /// Whether its owner has more to do for it than one step does, and goes on in the next round.
         goes_on: bool,
-        /// Until when nobody may start because as many have started lately as may.
+        /// Until when nobody may start because as many have started lately as may, or the queue rests.
         rate_until: Option<Millis>,
     },
 }

@@ -143,6 +143,10 @@ pub struct ReturnedGrant {
         skip_serializing_if = "String::is_empty"
     )]
     pub why: String,
+    /// The id of the key that its worker lacks, where it comes back for want of that: its parameters are sealed
+    /// with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lacks_key: Option<String>,
 }
 
 /// A run that has lasted for a while.

@@ -32,6 +32,7 @@ pub(crate) use shuttle::thread;
 pub(crate) type ById<K, V> = std::collections::HashMap<K, V, foldhash::fast::RandomState>;
 pub(crate) type ByKey<K, V> = std::collections::HashMap<K, V, foldhash::quality::RandomState>;
 pub(crate) type SharedById<K, V> = dashmap::DashMap<K, V>;
+pub use depth::Depth;
 pub use task::spawn;
 
 #[path = "../../commands/src/client/mod.rs"]
@@ -42,6 +43,8 @@ mod committed;
 #[path = "../../bus/src/confirm.rs"]
 mod confirm;
 mod containment;
+#[path = "../../bus/src/depth.rs"]
+mod depth;
 #[path = "../../record/src/document.rs"]
 mod document;
 mod guard;

@@ -83,6 +83,12 @@ impl Keyring {
     }
 
     /// The key that seals.
+    /// Whether it has a key of this id.
+    #[must_use]
+    pub fn has(&self, id: &str) -> bool {
+        self.find(id).is_some()
+    }
+
     pub(crate) fn first(&self) -> Option<&Key> {
         self.keys.first()
     }
@@ -122,7 +128,7 @@ impl fmt::Debug for Keyring {
 impl Key {
     fn parse(line: &str) -> Option<Self> {
         let (id, key) = line.split_once(':')?;
-        if !is_id(id) {
+        if !is_key_id(id) {
             return None;
         }
         let key = STANDARD.decode(key.trim()).ok()?;
@@ -180,7 +186,9 @@ impl Key {
     }
 }
 
-fn is_id(text: &str) -> bool {
+/// Whether a text can be the id of a key.
+#[must_use]
+pub fn is_key_id(text: &str) -> bool {
     (1..=MAX_ID).contains(&text.len())
         && text
             .bytes()
@@ -192,7 +200,7 @@ fn is_id(text: &str) -> bool {
 /// # Errors
 /// Words, when `id` is none or the system gives no random numbers.
 pub fn new_key(id: &str) -> Result<String, String> {
-    if !is_id(id) {
+    if !is_key_id(id) {
         return Err(format!(
             "an id of a key has letters, digits, `_` and `-`, at most {MAX_ID}"
         ));

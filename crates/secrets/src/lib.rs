@@ -5,6 +5,6 @@ mod keyring;
 mod scrub;
 mod sealing;
 
-pub use keyring::{KeyFileError, Keyring, new_key};
+pub use keyring::{KeyFileError, Keyring, is_key_id, new_key};
 pub use scrub::{MIN_BYTES, Scrub, Secrets};
 pub use sealing::{MAX_BYTES, OpenError, Opened};

@@ -74,6 +74,7 @@ fn is_of_a_slot(reason: &Reason) -> bool {
             | Reason::Paused { .. }
             | Reason::PoolClosed { .. }
             | Reason::Regrouping { .. }
+            | Reason::Key { .. }
             | Reason::NextRound
     )
 }

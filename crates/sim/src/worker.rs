@@ -542,13 +542,14 @@ impl World {
 
 fn reported(worker: WorkerId, user: Option<Arc<str>>, report: Report) -> Reported {
     let returned = report.returned.into_iter();
+    let returned = returned.map(|it| (it.key, Arc::from(it.why.words)));
     let started = report.started.into_iter();
     Reported {
-        worker,
         user,
         elsewhere: report.elsewhere,
-        returned: returned.map(|it| (it.key, Arc::from(it.why))).collect(),
+        returned: returned.collect(),
         started: started.map(|it| (it.key, it.age)).collect(),
         resync: report.resync,
+        ..Reported::nothing(worker)
     }
 }

@@ -148,6 +148,7 @@ mod tests {
             total_completed: 2,
             total_cancelled: 0,
             total_expired: 0,
+            lacks_key: None,
         };
         QueueSnapshot { version, stats }
     }

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use attune_core::policy::{Cost, OnFull, OnLimit, QueueBounds};
-use attune_core::{ActionId, QueueStats};
+use attune_core::{ActionId, LacksKey, QueueStats, WorkerId};
+use uuid::Uuid;
 
 use super::support::World;
 use attune_store::{StatsRow, Store};
@@ -48,6 +49,7 @@ pub async fn snapshots_are_listed_by_length(store: Arc<dyn Store>) {
         if length == 0 {
             row.stats.max_concurrent = None;
             row.stats.oldest_enqueued_at = None;
+            row.stats.lacks_key = None;
         }
         rows.push(row);
     }
@@ -130,6 +132,12 @@ fn snapshot(action_id: ActionId, version: i64, queue_length: u64) -> StatsRow {
             total_completed: 5,
             total_cancelled: 6,
             total_expired: 7,
+            lacks_key: Some(LacksKey {
+                key: "k1".to_owned(),
+                worker: WorkerId(Uuid::from_u128(7)),
+                last_at: "2026-11-21T10:00:00.123Z".parse().unwrap(),
+                executions: 3,
+            }),
         },
     }
 }

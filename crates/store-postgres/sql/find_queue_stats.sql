@@ -1,5 +1,5 @@
 SELECT a.ref, q.action_id, q.queue_length, q.active_count, q.max_concurrent, q.oldest_enqueued_at,
-       q.total_enqueued, q.total_completed, q.total_cancelled, q.total_expired, q.last_updated,
+       q.total_enqueued, q.total_completed, q.total_cancelled, q.total_expired, q.last_updated, q.lacks_key,
        coalesce(a.spec ->> 'pool', 'default') AS pool,
        a.spec #>> '{policy,queue}' AS bounds,
        coalesce(a.spec #>> '{policy,concurrency,on_limit}', '') IN ('replace_waiting', 'cancel_running')

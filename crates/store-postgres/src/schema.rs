@@ -212,6 +212,11 @@ fn migrations() -> Vec<Migration> {
             "additive_upkeep_bounds",
             include_str!("../../../migrations/postgres/0043_additive_upkeep_bounds.sql"),
         ),
+        (
+            44,
+            "additive_lacks_key",
+            include_str!("../../../migrations/postgres/0044_additive_lacks_key.sql"),
+        ),
     ];
     all.into_iter()
         .chain(cfg!(attune_next).then_some(NEXT))

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use attune_core::{ActionId, QueueStats};
-use attune_store::{StatsCursor, StatsPage, StatsRow, StatsStore, StoreError, StoredStats};
+use attune_store::{
+    StatsCursor, StatsPage, StatsRow, StatsStore, StoreError, StoredStats, lacks_key_text,
+};
 use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 
@@ -40,6 +42,7 @@ impl StatsStore for PostgresStore {
         binds.column(rows(), |row| counter(row.stats.total_cancelled));
         binds.column(rows(), |row| counter(row.stats.total_expired));
         binds.column(rows(), |row| row.version);
+        binds.column(rows(), |row| lacks_key_text(row.stats.lacks_key.as_ref()));
         let parameters = binds.finish()?;
         let pool = self.db.general();
         self.db
@@ -108,6 +111,7 @@ fn stored(row: &PgRow) -> Result<StoredStats, Failure> {
             total_completed: count("total_completed")?,
             total_cancelled: count("total_cancelled")?,
             total_expired: count("total_expired")?,
+            lacks_key: StoredStats::lacks_key_of(row.try_get("lacks_key")?),
         },
         last_updated: time::time(row, "last_updated")?,
         bounds: StoredStats::bounds_of(bounds.as_deref()),

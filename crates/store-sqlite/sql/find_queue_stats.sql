@@ -1,6 +1,6 @@
 SELECT a.ref, s.action_id, s.queue_length, s.active_count, s.max_concurrent,
        s.oldest_enqueued_at, s.total_enqueued, s.total_completed, s.total_cancelled,
-       s.total_expired, s.last_updated,
+       s.total_expired, s.last_updated, s.lacks_key,
        coalesce(json_extract(a.spec, '$.pool'), 'default') AS pool,
        json_extract(a.spec, '$.policy.queue') AS bounds,
        coalesce(json_extract(a.spec, '$.policy.concurrency.on_limit'), '')

@@ -172,6 +172,11 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
         "additive_audit_of_tomorrow",
         include_str!("../../../migrations/sqlite/0038_additive_audit_of_tomorrow.sql"),
     ),
+    (
+        39,
+        "additive_lacks_key",
+        include_str!("../../../migrations/sqlite/0039_additive_lacks_key.sql"),
+    ),
 ];
 
 fn migrator() -> Migrator {

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use attune_core::{ActionId, QueueStats};
-use attune_store::{StatsCursor, StatsPage, StatsRow, StatsStore, StoreError, StoredStats};
+use attune_store::{
+    StatsCursor, StatsPage, StatsRow, StatsStore, StoreError, StoredStats, lacks_key_text,
+};
 use serde::Serialize;
 use sqlx::Row as _;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
@@ -27,6 +29,7 @@ struct SnapshotRow {
     total_cancelled: u64,
     total_expired: u64,
     version: i64,
+    lacks_key: Option<String>,
 }
 
 #[async_trait]
@@ -103,6 +106,7 @@ fn snapshot(row: &StatsRow) -> SnapshotRow {
         total_cancelled: stats.total_cancelled,
         total_expired: stats.total_expired,
         version: row.version,
+        lacks_key: lacks_key_text(stats.lacks_key.as_ref()),
     }
 }
 
@@ -122,6 +126,7 @@ fn stored(row: &SqliteRow) -> Result<StoredStats, sqlx::Error> {
             total_completed: unsigned(row.try_get("total_completed")?)?,
             total_cancelled: unsigned(row.try_get("total_cancelled")?)?,
             total_expired: unsigned(row.try_get("total_expired")?)?,
+            lacks_key: StoredStats::lacks_key_of(row.try_get("lacks_key")?),
         },
         last_updated: time(row.try_get("last_updated")?)?,
         bounds: StoredStats::bounds_of(bounds.as_deref()),

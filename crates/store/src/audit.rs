@@ -366,6 +366,30 @@ pub async fn check_chain(
     }
 }
 
+/// Compares links, which follow `before` or are the first of all, with their entries: how many there are.
+///
+/// # Errors
+/// The number of the first link with which something is wrong, and what.
+pub fn check_links(
+    before: Option<&ChainLink>,
+    links: &[ChainLink],
+) -> Result<u64, (i64, &'static str)> {
+    let (mut last, mut hash) = before.map_or((0, GENESIS), |link| (link.no, link.hash));
+    for link in links {
+        let Some(entry) = &link.entry else {
+            return Err((link.no, "its entry was removed"));
+        };
+        if link.no != last + 1 {
+            return Err((link.no, "a link before it was removed"));
+        }
+        if entry.link(&hash) != link.hash {
+            return Err((link.no, "its entry was changed"));
+        }
+        (last, hash) = (link.no, link.hash);
+    }
+    Ok(links.len() as u64)
+}
+
 /// What the API asks about the audit log.
 #[async_trait]
 pub trait AuditStore: Send + Sync {

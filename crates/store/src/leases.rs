@@ -54,6 +54,8 @@ impl LeaseTrouble {
     /// How the words of an owner begin that cannot store dead letters or entries of the audit log; all
     /// else goes on.
     pub const NOT_KEPT: &str = "dead letters or entries of the audit log cannot be stored";
+    /// How the words of an owner begin whom ends of runs do not reach: slots stay taken.
+    pub const NO_ENDS: &str = "ends of runs do not arrive";
     /// How the words of an owner begin that cannot store what an operation does; all else goes on.
     pub const OPERATION_REFUSED: &str = "an operation is held off";
     /// How the words of an owner begin whose commits and look-ups are made and take long: it decides

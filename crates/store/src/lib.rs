@@ -33,7 +33,7 @@ pub use actions::{ActionStore, Applied, PolicyChange, audit_of_apply};
 pub use actor::{Actor, ActorKind, Origin, Via};
 pub use audit::{
     AuditEntry, AuditStore, ChainCheck, ChainLink, NewAudit, ProcessStart, RawAudit, StoredOrigin,
-    Violations, What, audit_of_takeover, check_chain,
+    Violations, What, audit_of_takeover, check_chain, check_links,
 };
 pub use dead_letters::{
     DeadLetter, DeadLetterFilter, DeadLetterRetention, DeadLetterStore, LETTER_OVERHEAD,
@@ -67,7 +67,7 @@ pub use pools::{CallCounts, PoolFigures};
 pub use rows::{
     ActivePage, ActivePlace, ActiveRow, ActiveSlice, ExecutionWords, SlotRow, WorkerEnd,
 };
-pub use stats::{StatsCursor, StatsPage, StatsRow, StatsStore, StoredStats};
+pub use stats::{StatsCursor, StatsPage, StatsRow, StatsStore, StoredStats, lacks_key_text};
 pub use workers::{WorkerLease, WorkerRow, WorkerStore};
 
 /// How far [`Store::restore_fence`] makes the epochs jump: further than partitions change hands

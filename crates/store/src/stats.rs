@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use attune_core::policy::QueueBounds;
-use attune_core::{ActionId, QueueStats};
+use attune_core::{ActionId, LacksKey, QueueStats};
 use chrono::{DateTime, Utc};
 
 use crate::error::StoreError;
@@ -47,6 +47,19 @@ impl StoredStats {
         let read = stored.and_then(|text| serde_json::from_str(text).ok());
         read.unwrap_or_default()
     }
+
+    /// The key that workers lack, as [`lacks_key_text`] has written it: none where there is none, or it cannot be
+    /// read.
+    #[must_use]
+    pub fn lacks_key_of(stored: Option<String>) -> Option<LacksKey> {
+        serde_json::from_str(&stored?).ok()
+    }
+}
+
+/// How the key that workers lack is stored: as JSON.
+#[must_use]
+pub fn lacks_key_text(lacks: Option<&LacksKey>) -> Option<String> {
+    serde_json::to_string(lacks?).ok()
 }
 
 /// A place in the list of snapshots: the longest come first, by (length, action).

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use attune_core::{ActionId, Outcome, Status, TraceId, WorkerId};
-use attune_dispatch::Key;
+use attune_dispatch::{Key, Why};
 use attune_messages::v1::{Completion, ExecutionCompleted};
 use attune_messages::v2::Grant;
 use attune_record::{Record, Recorder, now_ns};
@@ -97,9 +97,9 @@ impl Finished {
 
     /// Why it is to be given back, if it was never begun: while its worker's life is not over, only this
     /// worker can say so.
-    pub(crate) fn given_back(&self) -> Option<&'static str> {
-        match self.ended {
-            Ended::GivenBack(why) if !self.run.life.is_over() => Some(why),
+    pub(crate) fn given_back(&self) -> Option<Why> {
+        match &self.ended {
+            Ended::GivenBack(why) if !self.run.life.is_over() => Some(why.clone()),
             _ => None,
         }
     }

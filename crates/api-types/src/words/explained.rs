@@ -3,6 +3,7 @@
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
+use uuid::Uuid;
 
 use super::PauseMode;
 
@@ -78,6 +79,27 @@ pub enum Reason {
         /// where it is not.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         in_group: bool,
+    },
+    /// Workers lack the key with which its parameters are sealed, and gave it back, or gave back what stands before
+    /// it: its queue rests before they are tried again.
+    Key {
+        /// The id of the key.
+        key: String,
+        /// How often it was given back; 0 where others were, which stand before it.
+        #[serde(default)]
+        times: u64,
+        /// The life of a worker that lacked it last.
+        worker: Uuid,
+        /// The name of that worker, where it is known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schema(nullable = false)]
+        worker_name: Option<String>,
+        /// When that was.
+        last_at: DateTime<Utc>,
+        /// Until when its queue rests, while it does.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schema(nullable = false)]
+        until: Option<DateTime<Utc>>,
     },
     /// There is room for it: its turn comes in the next round of its owner.
     NextRound,
@@ -185,6 +207,8 @@ pub enum NoEstimate {
     Rate,
     /// Slots are shared: who comes by then decides about its turn as well.
     Turns,
+    /// Nobody knows when a worker has the key with which its parameters are sealed.
+    Key,
     /// Something that a later release knows.
     #[serde(other)]
     Other,

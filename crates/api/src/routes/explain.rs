@@ -166,11 +166,29 @@ fn blank(record: &ExecutionRecord, state: ExplainState) -> ExplainView {
     }
 }
 
+/// Says how the workers are called that lack a key: the owner of a queue does not know.
+async fn name_workers(app: &App, said: &mut Explanation) -> Result<(), ApiError> {
+    for reason in &mut said.waits_for {
+        if let Reason::Key {
+            worker,
+            worker_name,
+            ..
+        } = reason
+        {
+            let workers = app.ports.workers.workers().await?;
+            let found = workers.into_iter().find(|it| it.worker == *worker);
+            *worker_name = found.map(|it| it.name);
+        }
+    }
+    Ok(())
+}
+
 async fn view(
     app: &App,
     record: &ExecutionRecord,
-    said: Explanation,
+    mut said: Explanation,
 ) -> Result<ExplainView, ApiError> {
+    name_workers(app, &mut said).await?;
     let state = match said.state {
         QueueState::Delayed => ExplainState::Delayed,
         QueueState::Waiting => ExplainState::Waiting,

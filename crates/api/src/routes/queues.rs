@@ -4,7 +4,9 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use attune_core::policy::{OnFull, OnLimit, QueueBounds};
-use attune_core::{ActionId, ActionSpec, DemandRule, PartitionId, PolicySet, QueueStats, millis};
+use attune_core::{
+    ActionId, ActionSpec, DemandRule, PartitionId, PolicySet, QueueStats, WorkerId, millis,
+};
 use attune_store::{
     AuditStore, LeaseTrouble, PartitionStore, PauseSet, StatsCursor, Store, StoreError,
     StoredStats, Violations, WorkerStore,
@@ -21,7 +23,7 @@ use super::actions::ref_of;
 use super::pauses;
 use crate::auth::Caller;
 use crate::error::ApiError;
-use crate::health::{Bounds, VIOLATION_SHOWN, WhenFull, judge};
+use crate::health::{Bounds, VIOLATION_SHOWN, WhenFull, judge, lacked_key};
 use crate::options::QueueDefaults;
 use crate::query::{NoParams, Params, decode_queue_cursor, encode_queue_cursor};
 use attune_api_types::{PauseView, QueueHealth, QueueList, QueueView};
@@ -64,19 +66,21 @@ pub(crate) async fn show(
             total_completed: 0,
             total_cancelled: 0,
             total_expired: 0,
+            lacks_key: None,
         },
         last_updated: None,
         as_of: None,
     });
-    let served = served_pools(&*app.ports.workers).await?;
+    let workers = Lives::read(&*app.ports.workers).await?;
     let pool = action.spec.pool.as_str();
     let troubles = troubles(&*app.ports.partitions).await?;
     let limits = Limits {
-        unserved_pool: (!served.contains(pool)).then_some(pool),
+        unserved_pool: (!workers.pools.contains(pool)).then_some(pool),
         trouble: troubles.get(&PartitionId::of(
             action_ref.as_str(),
             app.options.partitions,
         )),
+        keyless_worker: workers.keyless(&figures.stats),
         ..limits
     };
     let held = pauses::of_action(
@@ -133,7 +137,7 @@ pub(crate) async fn list(State(app): State<App>, uri: Uri) -> Result<Response, A
         .collect();
     let around = Around {
         violations: violations(&*app.ports.audit, &refs).await?,
-        served: served_pools(&*app.ports.workers).await?,
+        workers: Lives::read(&*app.ports.workers).await?,
         troubles: troubles(&*app.ports.partitions).await?,
         held: pauses::held(&*app.ports.partitions).await?,
         policies: app.policies.read(&app.ports).await?,
@@ -173,6 +177,8 @@ pub struct Verdict {
     pub action_ref: String,
     /// Its health, as the server tells it.
     pub health: QueueHealth,
+    /// The id of the key that its workers lack, where that is said of its health.
+    pub lacks_key: Option<String>,
 }
 
 /// The verdicts on the longest queues, `limit` of them, from what the store has and nothing else: for who looks after a
@@ -190,7 +196,7 @@ pub async fn verdicts(
     let policies = store.policies(None).await?;
     let around = Around {
         violations: violations(store, &refs).await?,
-        served: served_pools(store).await?,
+        workers: Lives::read(store).await?,
         troubles: troubles(store).await?,
         held: pauses::held(store).await?,
         policies: Arc::new(policies.map(|stored| stored.set().0).unwrap_or_default()),
@@ -202,10 +208,12 @@ pub async fn verdicts(
         let (action_ref, pool) = (row.action_ref.clone(), row.pool.clone());
         let bounds = (row.bounds, Kind::stored(&row));
         let figures = Figures::stored(row);
+        let lacks_key = lacked_key(&figures.stats, now).map(|lacks| lacks.key.clone());
         let view = around.view(action_ref, &pool, bounds, figures, now);
         Verdict {
             action_ref: view.action_ref,
             health: view.health,
+            lacks_key,
         }
     };
     Ok(page.rows.into_iter().map(verdict).collect())
@@ -214,7 +222,7 @@ pub async fn verdicts(
 /// What queues are judged by besides their figures.
 struct Around {
     violations: HashMap<String, Vec<Violations>>,
-    served: HashSet<String>,
+    workers: Lives,
     troubles: HashMap<PartitionId, LeaseTrouble>,
     held: PauseSet,
     policies: Arc<PolicySet>,
@@ -235,8 +243,9 @@ impl Around {
         let bounds = parsed.map_or(own, |action_ref| self.policies.bounds(&action_ref, own));
         let partition = PartitionId::of(&action_ref, self.partitions);
         let limits = Limits {
-            unserved_pool: (!self.served.contains(pool)).then_some(pool),
+            unserved_pool: (!self.workers.pools.contains(pool)).then_some(pool),
             trouble: self.troubles.get(&partition),
+            keyless_worker: self.workers.keyless(&figures.stats),
             ..Limits::of(bounds, kind, self.defaults)
         };
         let found = self.violations.get(&action_ref);
@@ -331,6 +340,7 @@ impl Figures {
             max_length: limits.max_length,
             unserved_pool: limits.unserved_pool,
             trouble: limits.trouble,
+            keyless_worker: limits.keyless_worker,
             held: !pauses.is_empty(),
             grouped: limits.kind.grouped,
             counted: limits.kind.counted,
@@ -359,11 +369,31 @@ impl Figures {
     }
 }
 
-/// The pools of which a worker lives.
-async fn served_pools(workers: &dyn WorkerStore) -> Result<HashSet<String>, StoreError> {
-    let workers = workers.workers().await?.into_iter();
-    let living = workers.filter(|worker| !worker.remaining.is_zero());
-    Ok(living.map(|worker| worker.pool).collect())
+/// What is known of workers.
+struct Lives {
+    /// The pools of which one lives.
+    pools: HashSet<String>,
+    /// How they are called, those that are gone too.
+    names: HashMap<WorkerId, String>,
+}
+
+impl Lives {
+    async fn read(workers: &dyn WorkerStore) -> Result<Self, StoreError> {
+        let workers = workers.workers().await?;
+        let living = workers.iter().filter(|worker| !worker.remaining.is_zero());
+        let pools = living.map(|worker| worker.pool.clone()).collect();
+        let names = workers
+            .into_iter()
+            .map(|worker| (worker.worker, worker.name));
+        let names = names.collect();
+        Ok(Self { pools, names })
+    }
+
+    /// How the worker is called that lacked a key last.
+    fn keyless(&self, stats: &QueueStats) -> Option<&str> {
+        let worker = stats.lacks_key.as_ref()?.worker;
+        self.names.get(&worker).map(String::as_str)
+    }
 }
 
 /// What keeps the owners of partitions from their work.
@@ -401,6 +431,8 @@ struct Limits<'a> {
     when_full: WhenFull,
     /// What keeps the owner of its partition from its work.
     trouble: Option<&'a LeaseTrouble>,
+    /// The name of the worker that lacked a key last, where it is known.
+    keyless_worker: Option<&'a str>,
 }
 
 /// For what executions of an action may wait besides a slot of it.
@@ -452,6 +484,7 @@ impl Limits<'_> {
             },
             kind,
             trouble: None,
+            keyless_worker: None,
         }
     }
 }

@@ -49,6 +49,7 @@ fn api() -> Api {
                 total_completed: 9,
                 total_cancelled: 0,
                 total_expired: 0,
+                lacks_key: None,
             },
             last_updated: Utc::now(),
             grouped: false,
@@ -246,6 +247,7 @@ impl LiveQueues for Memory {
             total_completed: 20,
             total_cancelled: 0,
             total_expired: 0,
+            lacks_key: None,
         }]
     }
 }

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use attune_bus::{BusError, Topic};
-use attune_bus_rabbitmq::{Arguments, BrokerLook, Depth, RabbitOptions};
+use attune_bus::{BusError, Depth, Topic};
+use attune_bus_rabbitmq::{Arguments, BrokerLook, RabbitOptions};
 use attune_config::BrokerTopology;
+use attune_routing::Senders;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 use uuid::Uuid;
@@ -12,16 +13,20 @@ use uuid::Uuid;
 use super::asking::within;
 use super::finding::{Findings, SILENT, State};
 use super::pages::{
-    BROKER_USERS, BUS, CONFIGURATION, DEAD_LETTERS, INSTALL, RABBITMQ, SECURITY_BROKER,
+    BROKER_USERS, BUS, CONFIGURATION, DEAD_LETTERS, INSTALL, NO_ENDS, RABBITMQ, SECURITY_BROKER,
 };
 use super::{PATIENCE, Patient};
+
 use crate::parts::{rabbit_options, senders};
+use crate::roles::Role;
 
 const AREA: &str = "broker";
 /// The oldest release that knows the arguments of the queues.
 const OLDEST: [u64; 3] = [3, 10, 0];
 /// The first release that looks at the keys in the headers `CC` and `BCC`.
 const CHECKS_COPIES: [u64; 3] = [4, 0, 3];
+/// So many ends of runs that wait are more than a listener leaves that is well.
+const MANY: u32 = 1_000;
 /// Of how many of something the names are said.
 const NAMED: usize = 3;
 
@@ -216,6 +221,7 @@ async fn topology(
         .filter_map(|(topic, (name, there))| Some((topic, name.as_str(), there.as_ref()?.0)))
         .collect();
     readers(&depths, found);
+    ends(&depths, found);
     let letters = depths
         .iter()
         .find(|(topic, ..)| **topic == Topic::DeadLetters);
@@ -296,6 +302,23 @@ fn readers(depths: &[(&Topic, &str, Depth)], found: &mut Findings) {
     });
 }
 
+/// Ends of runs that wait for a listener: as long as they do their slots are taken.
+fn ends(depths: &[(&Topic, &str, Depth)], found: &mut Findings) {
+    let of_ends = depths
+        .iter()
+        .filter(|(topic, ..)| matches!(topic, Topic::Completed | Topic::CompletedKept));
+    let mut slow = of_ends.filter(|(.., depth)| depth.consumers > 0 && depth.messages >= MANY);
+    let Some((_, name, depth)) = slow.next() else {
+        return found.ok("ends", "listeners have no more to take than is usual");
+    };
+    let says = format!(
+        "{} ends of runs wait in {name}, and keep their slots",
+        depth.messages
+    );
+    let advice = "see the log of the completion listener: start another one where it is busy";
+    found.warn("ends", says, (advice, NO_ENDS));
+}
+
 async fn mark(look: &mut BrokerLook, system: Option<Uuid>, found: &mut Findings) {
     let Some(system) = system else {
         return found.skip("mark", "whose database it is cannot be read");
@@ -315,10 +338,37 @@ async fn mark(look: &mut BrokerLook, system: Option<Uuid>, found: &mut Findings)
     }
 }
 
+/// Whether owners of partitions listen to the user of these settings.
+fn parts(patient: &Patient, senders: &Senders, found: &mut Findings) {
+    // What an executor says itself its own kind takes.
+    let speaks = patient.has(Role::CompletionListener) || patient.has(Role::Api);
+    let own = senders
+        .own
+        .as_ref()
+        .filter(|_| speaks && !patient.has(Role::Executor));
+    let (Some(own), false) = (own, senders.parts.is_empty()) else {
+        return;
+    };
+    let says = format!(
+        "broker.parts does not name `{own}`: executors with that list refuse what it sends them"
+    );
+    let advice = format!("add `{own}` to broker.parts of each executor, and start it again");
+    let faults = [(
+        !senders.parts.contains(own),
+        State::Problem,
+        says,
+        (advice.as_str(), BROKER_USERS),
+    )];
+    found.first("parts", faults, || format!("broker.parts names `{own}`"));
+}
+
 /// Whether the broker takes messages, and vouches for whom they name.
 async fn sending(patient: &Patient, look: &mut BrokerLook, found: &mut Findings) {
     let named = match senders(&patient.settings, "doctor") {
-        Ok(senders) => senders.own.filter(|_| senders.required),
+        Ok(senders) => {
+            parts(patient, &senders, found);
+            senders.own.filter(|_| senders.required)
+        }
         Err(error) => {
             return found.problem(
                 "sending",

@@ -4,19 +4,19 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use attune_api::{QueueDefaults, verdicts};
+use attune_api::{QueueDefaults, Verdict, verdicts};
 use attune_api_types::HealthState;
 use attune_runtime::error_chain;
-use attune_store::{DeadLetterFilter, Lease, Store};
+use attune_store::{DeadLetterFilter, Lease, LeaseTrouble, Store};
 use attune_store_sqlite::holder;
 
-use super::Patient;
 use super::database::answered;
 use super::finding::{Findings, State};
 use super::pages::{
-    AUDIT, CONFIGURATION, DEAD_LETTERS, HEALTH, HISTORY_DAYS, NO_DAY, NO_OWNER, RABBITMQ, STUCK,
-    WORKERS,
+    AUDIT, CONFIGURATION, DEAD_LETTERS, HEALTH, HISTORY_DAYS, LACKS_KEY, NO_DAY, NO_ENDS, NO_OWNER,
+    RABBITMQ, STUCK, WORKERS,
 };
+use super::{Patient, chain};
 use crate::parts::{database_file, rabbit_options};
 
 /// Queues that are judged, the longest first.
@@ -44,6 +44,7 @@ pub(super) async fn look(patient: &Patient, store: &Arc<dyn Store>) -> Findings 
     stock(store, &mut found).await;
     letters(store, &mut found).await;
     audit(store, &mut found).await;
+    chain::look(store, &mut found).await;
     if !patient.is_embedded() {
         bus(patient, store, &mut found).await;
     }
@@ -126,6 +127,13 @@ async fn leases(store: &dyn Store, found: &mut Findings) {
     };
     let advice =
         "wait for a lease (executor.lease.ttl_seconds), then see the logs of the executors";
+    let kept_from = match trouble {
+        Some((_, trouble)) if trouble.words.starts_with(LeaseTrouble::NO_ENDS) => (
+            "start the completion listener and see its log; name its user in broker.parts of each executor",
+            NO_ENDS,
+        ),
+        _ => ("see what is kept from its work, and why", HEALTH),
+    };
     let trouble =
         trouble.map(|(partition, trouble)| format!("partition {partition}: {}", trouble.words));
     let faults = [
@@ -140,7 +148,7 @@ async fn leases(store: &dyn Store, found: &mut Findings) {
             trouble.is_some(),
             State::Problem,
             trouble.unwrap_or_default(),
-            ("see what is kept from its work, and why", HEALTH),
+            kept_from,
         ),
     ];
     found.first("owners", faults, || {
@@ -236,6 +244,38 @@ async fn queues(patient: &Patient, store: &dyn Store, is_idle: bool, found: &mut
     found.first("queues", faults, || {
         format!("{} judged, all healthy", all.len())
     });
+    keys(patient, &all, found);
+}
+
+/// Whether workers lack a key with which something that waits is sealed.
+fn keys(patient: &Patient, all: &[Verdict], found: &mut Findings) {
+    let lacking = all
+        .iter()
+        .filter_map(|it| Some((it.lacks_key.as_ref()?, &it.action_ref)));
+    let mut keys: BTreeMap<&String, Vec<&String>> = BTreeMap::new();
+    for (key, action_ref) in lacking {
+        keys.entry(key).or_default().push(action_ref);
+    }
+    if keys.is_empty() {
+        return found.ok("keys", "no worker is known to lack one");
+    }
+    let own = crate::secrets::keyring(&patient.settings).unwrap_or_default();
+    for (key, refs) in keys {
+        let refs = named(refs.into_iter().cloned());
+        let here = if own.has(key) {
+            "has it"
+        } else {
+            "does not have it"
+        };
+        let says = format!(
+            "workers lack the key `{key}`, and give back what is sealed with it: {refs}; secrets.key_file here {here}"
+        );
+        let advice = format!(
+            "put the line `{key}:…` into secrets.key_file of each worker, and start it again; what a key that is lost \
+             has sealed is never opened again: cancel it"
+        );
+        found.problem("keys", says, (&advice, LACKS_KEY));
+    }
 }
 
 /// What the upkeep looks after.

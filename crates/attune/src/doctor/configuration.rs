@@ -9,8 +9,8 @@ use attune_runtime::error_chain;
 use super::Patient;
 use super::finding::{Findings, State};
 use super::pages::{CONFIGURATION, LEAVING_LOOPBACK};
+use crate::exposure;
 use crate::roles::Role;
-use crate::{exposure, folders};
 
 const AREA: &str = "configuration";
 
@@ -97,22 +97,13 @@ fn secrets(patient: &Patient, found: &mut Findings) {
     let settings = &patient.settings;
     let unusable = crate::secrets::keyring(settings).err();
     let unusable = unusable.map(|error| format!("{error:#}"));
-    let folder = folders::no_secrets(settings).filter(|_| patient.has(Role::Worker));
     let advice = "make it with `(umask 077; attune secrets new-key > FILE)`, or mend it: without it nothing starts";
-    let faults = [
-        (
-            unusable.is_some(),
-            State::Problem,
-            unusable.unwrap_or_default(),
-            (advice, CONFIGURATION),
-        ),
-        (
-            folder.is_some(),
-            State::Problem,
-            folder.unwrap_or_default(),
-            ("make it, or leave the setting out", CONFIGURATION),
-        ),
-    ];
+    let faults = [(
+        unusable.is_some(),
+        State::Problem,
+        unusable.unwrap_or_default(),
+        (advice, CONFIGURATION),
+    )];
     found.first("secrets", faults, || match settings.secrets.key_file {
         Some(_) => "what is secret is encrypted".to_owned(),
         None => "what is secret is hidden, and not encrypted".to_owned(),

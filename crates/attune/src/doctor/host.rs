@@ -6,9 +6,9 @@ use attune_runtime::descriptors;
 use attune_worker::{HostSurvey, SandboxMode};
 use rustix::fs::{Access, access, statvfs};
 
-use super::Patient;
 use super::finding::{Findings, State};
 use super::pages::{CONTAINMENT, DISK, DOCTOR, INSTALL};
+use super::{Patient, secret_files};
 use crate::api_role;
 use crate::containment;
 use crate::roles::Role;
@@ -29,6 +29,7 @@ pub(super) fn look(patient: &Patient) -> Findings {
                 writable(name, &folder, &mut found);
             }
         }
+        secret_files::look(patient, &mut found);
     } else {
         found.skip("containment", "no worker is asked about");
     }

@@ -7,7 +7,9 @@
 mod asking;
 mod broker;
 mod certificates;
+mod chain;
 mod cluster;
+mod collector;
 mod configuration;
 mod database;
 mod file;
@@ -15,6 +17,7 @@ mod finding;
 mod host;
 mod pages;
 mod report;
+mod secret_files;
 mod service;
 
 use std::path::PathBuf;
@@ -168,19 +171,20 @@ async fn look(patient: &Arc<Patient>, warnings: Vec<String>) -> Vec<Findings> {
             false => Some(broker::look(patient, system).await),
         }
     };
-    let (configuration, [database, cluster], broker, host, certificates, service) = tokio::join!(
+    let (configuration, [database, cluster], broker, host, certificates, service, collector) = tokio::join!(
         of_host("configuration", configuration::look),
         stored,
         brokered,
         of_host("host", host::look),
         of_host("certificates", certificates::look),
         of_host("service", service::look),
+        collector::look(patient),
     );
     let configuration = configuration.with_warnings(warnings);
     let all = [Some(configuration), Some(database), broker, Some(cluster)];
     let all = all
         .into_iter()
-        .chain([Some(host), Some(certificates), Some(service)]);
+        .chain([Some(host), Some(certificates), Some(service), collector]);
     all.flatten().collect()
 }
 

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use attune_testkit::certificates::Authority;
 use attune_testkit::chaos::Clocks;
+use attune_testkit::collector::Collector;
 use attune_testkit::{System, Way, Wiring, wait_for};
 use lapin::options::{QueueDeclareOptions, QueueDeleteOptions};
 use lapin::types::{AMQPValue, FieldTable};
@@ -488,4 +489,64 @@ async fn cluster_settings_and_certificates_that_are_not_well() -> anyhow::Result
     let encrypted = format!("broker.url={encrypted}");
     let report = servers.doctor(&["--set", &ca, "--set", &encrypted]).await?;
     report.says("certificates/broker.tls", "is good for")
+}
+
+/// The collector, the secrets of a worker, and the chain of the audit log.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cluster_what_else_is_not_well() -> anyhow::Result<()> {
+    let servers = Servers::create().await?;
+    servers.must(&["migrate"]).await?;
+    servers.must(&["topology", "apply"]).await?;
+    let free = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+    let nobody = servers
+        .with("otlp.endpoint", &format!("http://{free}"))
+        .await?;
+    nobody.says("collector/metrics", "cannot be reached")?;
+    ensure!(nobody.in_state("warning") == ["collector/metrics"]);
+    let collector = Collector::start()?;
+    let endpoint = format!("otlp.endpoint={}", collector.endpoint);
+    let both = ["--set", &endpoint, "--set", "otlp.traces=true"];
+    let report = servers.doctor(&both).await?;
+    report.has_problems(&NOTHING_RUNS, "")?;
+    report.says("collector/metrics", "takes them")?;
+    report.says("collector/traces", "takes them")?;
+    let sent: Vec<_> = collector.taken.try_iter().collect();
+    ensure!(sent.len() == 2 && sent.iter().all(|(_, body)| body.is_empty()));
+
+    // Not in memory, where modes say nothing.
+    let own = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
+    let folder = own.path().join("secrets");
+    let of_worker = async || {
+        let dir = format!("worker.secrets_dir={}", folder.display());
+        servers.doctor(&["--role", "worker", "--set", &dir]).await
+    };
+    let report = of_worker().await?;
+    report.has_problems(&and("host/secrets_dir"), "there is no such folder")?;
+    std::fs::create_dir(&folder)?;
+    let mode =
+        |path: &Path, mode| std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode));
+    mode(&folder, 0o700)?;
+    std::fs::write(folder.join("token"), "x\n")?;
+    mode(&folder.join("token"), 0o644)?;
+    let report = of_worker().await?;
+    report.has_problems(&and("host/secrets"), "`token`: everybody")?;
+    mode(&folder.join("token"), 0o600)?;
+    let report = of_worker().await?;
+    report.has_problems(&NOTHING_RUNS, "")?;
+    report.says("host/secrets_dir", "secrets: 1")?;
+    mode(&folder, 0o757)?;
+    let report = of_worker().await?;
+    report.has_problems(&and("host/secrets_dir"), "everybody may write")?;
+
+    let entry = "INSERT INTO attune.audit_log (who, what, target, request_id)
+        SELECT 'ann', 'test', n::text, gen_random_uuid() FROM generate_series(1, 2500) AS n";
+    servers.execute(entry).await?;
+    let report = servers.doctor(&[]).await?;
+    report.has_problems(&NOTHING_RUNS, "")?;
+    report.says("cluster/audit chain", "as they were written")?;
+    let change = "SET session_replication_role = replica;
+        UPDATE attune.audit_log SET who = 'bob' WHERE target = '2001'";
+    servers.execute(change).await?;
+    let report = servers.doctor(&[]).await?;
+    report.has_problems(&and("cluster/audit chain"), "its entry was changed")
 }

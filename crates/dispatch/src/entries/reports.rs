@@ -93,6 +93,7 @@ impl<G: Granted> Entries<G> {
                     if told_returns.contains(&stream.owner)
                         && let Some(report) = reports.get_mut(&stream.owner)
                     {
+                        let why = why.clone();
                         report.returned.push(Returned { key: *key, why });
                     }
                 }

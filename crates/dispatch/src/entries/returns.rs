@@ -70,7 +70,7 @@ impl<G: Granted> Entries<G> {
         if let Some(entry) = self.entries.get_mut(&key)
             && let State::Waiting { is_ahead, .. } = entry.state
         {
-            entry.state = State::Returned { why };
+            entry.state = State::Returned { why: why.into() };
             let action_id = entry.action_id;
             self.waiting -= 1;
             self.returned += 1;

@@ -158,7 +158,8 @@ impl Life {
         let returned = returned.map(|it| v2::ReturnedGrant {
             execution_id: it.key.0,
             attempt: it.key.1,
-            why: it.why.to_owned(),
+            why: it.why.words.to_owned(),
+            lacks_key: None,
         });
         let started = report.started.into_iter();
         let started = started.map(|it| v2::StartedGrant {

@@ -43,14 +43,7 @@ impl Sent {
 }
 
 pub(super) fn nothing_of(worker: WorkerId) -> Reported {
-    Reported {
-        worker,
-        user: None,
-        elsewhere: 0,
-        returned: vec![],
-        started: vec![],
-        resync: vec![],
-    }
+    Reported::nothing(worker)
 }
 
 impl World {

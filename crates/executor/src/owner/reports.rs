@@ -27,10 +27,27 @@ pub struct Reported {
     pub elsewhere: u32,
     /// Everything of this owner's partitions that it gives back and that is not settled, with the reasons.
     pub returned: Vec<(Key, Arc<str>)>,
+    /// What of that comes back for want of a key, and the ids of the keys.
+    pub lacks_keys: Vec<(Key, Arc<str>)>,
     /// What runs, and for how long.
     pub started: Vec<(Key, Millis)>,
     /// Of which partitions it misses a section.
     pub resync: Vec<PartitionId>,
+}
+
+impl Reported {
+    /// What says no more than that this life is there.
+    pub fn nothing(worker: WorkerId) -> Self {
+        Self {
+            worker,
+            user: None,
+            elsewhere: 0,
+            returned: Vec::new(),
+            lacks_keys: Vec::new(),
+            started: Vec::new(),
+            resync: Vec::new(),
+        }
+    }
 }
 
 impl Owner {
@@ -58,6 +75,11 @@ impl Owner {
             .lock()
             .note_elsewhere(now, worker, report.elsewhere);
         let wall = self.clock.at(now);
+        let mut keyless: BTreeMap<PartitionId, Vec<(Key, Arc<str>)>> = BTreeMap::new();
+        for (key, lacks) in report.lacks_keys {
+            let of_partition = keyless.entry(key.0.partition()).or_default();
+            of_partition.push((key, lacks));
+        }
         let mut returned: BTreeMap<PartitionId, Vec<(Key, Arc<str>)>> = BTreeMap::new();
         for (key, why) in report.returned {
             returned
@@ -77,6 +99,10 @@ impl Owner {
                 };
                 if !self.partition(id).is_some_and(is_called) {
                     self.roster.lock().rest(worker, now + REST);
+                }
+                if let Some(grants) = keyless.remove(&id) {
+                    let event = Event::LacksKeys { worker, grants };
+                    self.pending.push_back((id, event));
                 }
                 self.pending
                     .push_back((id, Event::Returned { worker, grants }));

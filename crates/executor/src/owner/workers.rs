@@ -16,7 +16,7 @@ use attune_core::{Bug, WorkerId};
 use attune_dispatch::{Account, Key, Life};
 
 use super::watch::Watch;
-use super::{Call, Owner, Purpose, Reply};
+use super::{Call, Owner, Purpose, Reply, Stage};
 use crate::queue::Millis;
 use crate::stored::{StoredSlot, WorkerEnd};
 
@@ -222,7 +222,16 @@ impl Owner {
         let moved = renewals.iter().filter(moves);
         let moved: Vec<WorkerId> = moved.map(|(worker, _)| *worker).collect();
         self.workers.renewals = renewals;
+        let has_come = |life: &Life| !self.roster.lock().knows(life.worker);
+        let has_anybody_come = lives.iter().any(has_come);
         self.roster.lock().set(lives);
+        if has_anybody_come {
+            for place in self.places.values_mut() {
+                if let Stage::Serving(partition) = &mut place.stage {
+                    partition.rest_no_more();
+                }
+            }
+        }
         let here = self.places.keys().copied().find(|id| self.is_open(*id));
         for worker in moved {
             self.links.is_heard(worker);

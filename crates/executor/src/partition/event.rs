@@ -96,6 +96,14 @@ pub enum Event {
         /// Everything of the partition that it gives back and that is not settled, with the reasons.
         grants: Vec<(Key, Arc<str>)>,
     },
+    /// A worker lacks keys with which parameters are sealed that it was granted, and gives that back: what follows
+    /// says so.
+    LacksKeys {
+        /// Which life says it.
+        worker: WorkerId,
+        /// Which of its grants need which key.
+        grants: Vec<(Key, Arc<str>)>,
+    },
     /// Grants that never left: nobody received the message, and it is in no queue.
     Bounced {
         /// For whom they were.

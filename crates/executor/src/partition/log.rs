@@ -61,7 +61,8 @@ impl Partition {
             let is_due = scheduled.is_some_and(|time| *time <= self.now);
             let goes_on = is_due || self.unserved.contains(&action_id);
             let rate_until = match self.blocked(action_id) {
-                Some(Blocked::Rate { until }) => Some(until),
+                // Nobody starts before that either.
+                Some(Blocked::Rate { until } | Blocked::Key { until }) => Some(until),
                 _ => None,
             };
             self.note(|| Fact::Totals {

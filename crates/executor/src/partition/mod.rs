@@ -125,6 +125,8 @@ pub struct Partition {
     lines: Lines,
     /// How many slots whoever is served may be granted, where it has its turn in a line.
     turns_left: Option<usize>,
+    /// Queues that may rest because their workers lack a key.
+    resting: BTreeSet<ActionId>,
     /// Who holds a slot of which no worker knows.
     orphans: Vec<(ActionId, ExecutionId)>,
     /// How many events of each life will say in this round that something has come back.
@@ -201,6 +203,7 @@ impl Partition {
             roster,
             lines: Lines::default(),
             turns_left: None,
+            resting: BTreeSet::new(),
             orphans: Vec::new(),
             expected: BTreeMap::new(),
             pauses: Arc::default(),
@@ -404,6 +407,7 @@ impl Partition {
                 attempt,
                 why,
             } => self.give_up(now, execution_id, attempt, why, out),
+            Event::LacksKeys { worker, grants } => self.note_keyless(now, worker, grants),
             Event::Returned { worker, grants } => {
                 self.take_returned(now, worker, grants, true, out);
             }

@@ -213,6 +213,35 @@ impl Partition {
         self.expected.contains_key(&worker)
     }
 
+    /// A worker lacks the keys of what it was granted, and gives it back.
+    pub(super) fn note_keyless(
+        &mut self,
+        now: Millis,
+        worker: WorkerId,
+        grants: Vec<(Key, Arc<str>)>,
+    ) {
+        for (grant, key) in grants {
+            let Some((action, _)) = self.held_by(worker, grant) else {
+                continue;
+            };
+            let lives = self.roster.lock().lives_of(&action.spec.pool);
+            let note =
+                |queue: &mut ActionQueue| queue.note_keyless(now, grant.0, (worker, key), lives);
+            if self.queues.with_existing(action.id, note) == Some(true) {
+                self.resting.insert(action.id);
+            }
+        }
+    }
+
+    /// Workers have come: they may have the keys for want of which queues rest.
+    pub(crate) fn rest_no_more(&mut self) {
+        for action_id in std::mem::take(&mut self.resting) {
+            self.queues
+                .with_existing(action_id, |queue| queue.rest_no_more());
+            self.unserved.insert(action_id);
+        }
+    }
+
     /// Grants come back that never began, and never will: they wait again at their places.
     pub(super) fn take_returned(
         &mut self,

@@ -3,11 +3,13 @@
 use attune_core::{Attempt, PartitionId, RequestId, Status};
 use attune_dispatch::Life;
 
-use super::super::test_world::{CLUSTER, WORKER, World, action, completion, life, submit_event};
+use super::super::test_world::{
+    ACTION, CLUSTER, WORKER, World, action, completion, life, submit_event,
+};
 use super::super::{ClusterBounds, Completion, Event, Partition};
 use super::*;
 use crate::counters::Counter;
-use crate::queue::{ExecutionQueueManager, QueueConfig};
+use crate::queue::{Blocked, ExecutionQueueManager, QueueConfig};
 use crate::roster::SharedRoster;
 use crate::stored::Sets;
 
@@ -372,4 +374,38 @@ fn who_stands_in_line_alone_has_all_the_room_and_two_share_it() {
     let pool = Arc::from(action(None).spec.pool);
     line.step(1, Event::Room { pool });
     assert_eq!(line.granted, [3; 9], "by one step");
+}
+
+/// The same, for want of a key.
+fn keyless(worker: WorkerId, id: ExecutionId, attempt: i32) -> Vec<Event> {
+    let grants = vec![((id, Attempt(attempt)), Arc::from("k"))];
+    let lacks = Event::LacksKeys { worker, grants };
+    vec![lacks, returned(worker, id, attempt)]
+}
+
+#[test]
+fn a_queue_whose_workers_lack_a_key_rests_until_others_come() {
+    let mut world = World::new(Some(2), 100);
+    let ids = world.submit(3);
+    let lacks = |world: &World| world.partition.stats(ACTION).and_then(|it| it.lacks_key);
+    for attempt in 1..=2 {
+        assert_eq!(world.attempt(ids[0]), attempt);
+        world.round(keyless(WORKER, ids[0], attempt));
+    }
+    // Said again, it counts for nothing.
+    world.round(keyless(WORKER, ids[0], 2));
+    assert_eq!(world.holders(), ids[1..2], "{:?}", world.holders());
+    let blocked = world.partition.blocked(ACTION);
+    let Some(Blocked::Key { until }) = blocked else {
+        panic!("{blocked:?}");
+    };
+    assert_eq!(world.partition.next_deadline(), Some(until));
+    let why = world.partition.explanation(world.now, ids[0]).unwrap();
+    assert!(why.words().contains("\"k\""), "{}", why.words());
+    assert_eq!(lacks(&world).map(|it| it.executions), Some(1));
+    world.partition.rest_no_more();
+    world.round(vec![]);
+    assert_eq!(world.holders(), ids[..2], "before those that came later");
+    world.start(ids[0]);
+    assert_eq!(lacks(&world), None);
 }

@@ -12,22 +12,26 @@ use chrono::{DateTime, Utc};
 
 use super::ahead::holder_of;
 use super::entry::{Blocked, Grant, Granted, Holder, Millis, Waiting};
+use super::keyless::Keyless;
 use super::load::Load;
 use crate::policy::{Groups, Member, Meters, QueueLimits};
 
 /// What stops a queue that has room and somebody who waits.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Stops {
     /// No worker of the pool has room: nobody is granted a slot meanwhile.
     pool_closed: bool,
     /// How operators hold it: nobody is granted a slot and nobody expires meanwhile.
     hold: Hold,
+    /// What its workers could not open.
+    keyless: Option<Box<Keyless>>,
 }
 
 impl Stops {
     const NONE: Self = Self {
         pool_closed: false,
         hold: Hold::NONE,
+        keyless: None,
     };
 }
 
@@ -101,6 +105,24 @@ impl ActionQueue {
         self.stops.get_or_insert_with(|| Box::new(Stops::NONE))
     }
 
+    pub(super) fn keyless(&self) -> Option<&Keyless> {
+        self.stops.as_ref()?.keyless.as_deref()
+    }
+
+    pub(super) fn keyless_if_any(&mut self) -> Option<&mut Keyless> {
+        self.stops.as_mut()?.keyless.as_deref_mut()
+    }
+
+    pub(super) fn forget_keyless(&mut self) {
+        if let Some(stops) = &mut self.stops {
+            stops.keyless = None;
+        }
+    }
+
+    pub(super) fn keyless_mut(&mut self) -> &mut Keyless {
+        self.stops_mut().keyless.get_or_insert_default()
+    }
+
     /// How operators hold it.
     pub(crate) fn held(&self) -> Hold {
         self.stops.as_ref().map_or(Hold::NONE, |stops| stops.hold)
@@ -119,7 +141,7 @@ impl ActionQueue {
 
     /// Whether something from outside stops it.
     pub(super) fn is_stopped(&self) -> bool {
-        self.is_held() || self.is_pool_closed()
+        self.is_held() || self.is_pool_closed() || self.rests_until().is_some()
     }
 
     /// What has gone through it.
@@ -243,7 +265,8 @@ impl ActionQueue {
         let meters = self.meters.as_ref();
         match meters.and_then(|meters| meters.until(&self.limits)) {
             Some(until) => Some(Blocked::Rate { until }),
-            None => self.is_pool_closed().then_some(Blocked::PoolClosed),
+            None if self.is_pool_closed() => Some(Blocked::PoolClosed),
+            None => self.rests_until().map(|until| Blocked::Key { until }),
         }
     }
 
@@ -322,7 +345,11 @@ impl ActionQueue {
     /// Notes that the worker of this attempt has said that it runs; whether that is new.
     pub(crate) fn note_started(&mut self, execution_id: ExecutionId) -> bool {
         let holder = self.active_mut(execution_id);
-        holder.is_some_and(|holder| !std::mem::replace(&mut holder.started, true))
+        let is_new = holder.is_some_and(|holder| !std::mem::replace(&mut holder.started, true));
+        if is_new {
+            self.note_begun(execution_id);
+        }
+        is_new
     }
 
     fn active_mut(&mut self, execution_id: ExecutionId) -> Option<&mut Holder> {
@@ -355,6 +382,7 @@ impl ActionQueue {
             self.totals.cancelled += 1;
         } else {
             self.totals.completed += 1;
+            self.note_begun(execution_id);
         }
         true
     }
@@ -428,6 +456,7 @@ impl ActionQueue {
             total_completed: self.totals.completed,
             total_cancelled: self.totals.cancelled,
             total_expired: self.totals.expired,
+            lacks_key: self.lacks_key(),
         }
     }
 }

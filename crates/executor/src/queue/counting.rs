@@ -12,6 +12,7 @@ const LOOK_EVERY: Millis = 10_000;
 impl ActionQueue {
     /// Says what time it is, before anybody is granted a slot. A time before the last is as good as that.
     pub fn pass(&mut self, now: Millis) {
+        self.end_rest(now);
         if !self.limits.counts_starts() {
             if self.meters.is_some() {
                 self.meters = None;

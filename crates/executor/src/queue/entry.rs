@@ -184,6 +184,11 @@ pub enum Blocked {
     Regrouping,
     /// No worker of the pool that would run it has room.
     PoolClosed,
+    /// Its workers lack a key: it rests before they are tried again.
+    Key {
+        /// Until when.
+        until: Millis,
+    },
     /// Operators hold the queue.
     Paused,
 }

@@ -28,7 +28,7 @@ struct Place {
     position: u64,
 }
 
-fn time(millis: Millis) -> DateTime<Utc> {
+pub(super) fn time(millis: Millis) -> DateTime<Utc> {
     DateTime::from_timestamp_millis(millis).unwrap_or_default()
 }
 
@@ -67,6 +67,7 @@ impl ActionQueue {
                 }
                 said.next_time = Some(time(until));
             }
+            said.waits_for.extend(self.waits_for_its_key(id));
             return Some(said);
         }
         if let Some((priority, waiting, until)) = load.delayed.find(seq) {
@@ -155,7 +156,8 @@ impl ActionQueue {
 
     /// All that keeps somebody from a slot who waits for one.
     fn reasons(&self, load: &Load, place: &Place, pool: &str) -> Vec<Reason> {
-        let mut reasons = self.stops(load, pool);
+        let key = self.waits_for_key(place.waiting.execution_id).into_iter();
+        let mut reasons: Vec<Reason> = key.chain(self.stops(load, pool)).collect();
         reasons.extend(self.lacks(load, place));
         let rate = load.groups.as_ref().map_or(GroupKey::default(), |groups| {
             groups.rate_of(place.waiting.share.group)
@@ -301,6 +303,7 @@ impl ActionQueue {
     ) -> Result<Option<attune_core::explain::Estimate>, NoEstimate> {
         for reason in reasons {
             match reason {
+                Reason::Key { .. } => return Err(NoEstimate::Key),
                 Reason::Paused { .. } => return Err(NoEstimate::Paused),
                 Reason::PoolClosed { .. } => return Err(NoEstimate::PoolClosed),
                 Reason::Regrouping { .. } => return Err(NoEstimate::Regrouping),

@@ -151,7 +151,8 @@ impl ActionQueue {
     /// [`next_try`](Self::next_try) has something to do.
     pub fn next_deadline(&self) -> Option<Millis> {
         let of_load = earlier(self.deadline_of_load(), self.deadline_of_meters());
-        earlier(of_load, self.deadline_of_kept())
+        let of_slots = earlier(self.deadline_of_kept(), self.rests_until());
+        earlier(of_load, of_slots)
     }
 
     fn deadline_of_load(&self) -> Option<Millis> {

@@ -10,6 +10,7 @@ mod entry;
 mod explaining;
 mod holders;
 mod keeping;
+mod keyless;
 mod leaving;
 mod load;
 mod manager;

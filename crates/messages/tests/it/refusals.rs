@@ -372,9 +372,10 @@ fn null_in_an_optional_field_of_a_report_is_no_value() {
         let said = read(&format!(r#"{{{worker},"{field}":null}}"#)).unwrap();
         assert_eq!(said, left_out, "{field}");
     }
-    let returned = r#"{"execution_id":512,"attempt":3,"why":null}"#;
+    let returned = r#"{"execution_id":512,"attempt":3,"why":null,"lacks_key":null}"#;
     let said = read(&format!(r#"{{{worker},"returned":[{returned}]}}"#)).unwrap();
     assert_eq!(said[0].returned[0].why, "");
+    assert_eq!(said[0].returned[0].lacks_key, None);
     // What is not optional must be there.
     assert!(read(&format!(r#"{{{worker},"returned":[null]}}"#)).is_err());
     assert!(read(r#"{"worker":null}"#).is_err());

@@ -253,6 +253,7 @@ pub(crate) fn snapshot(action: i64, version: i64) -> QueueSnapshot {
         total_completed: 1,
         total_cancelled: 0,
         total_expired: 0,
+        lacks_key: None,
     };
     QueueSnapshot { version, stats }
 }

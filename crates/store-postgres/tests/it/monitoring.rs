@@ -50,6 +50,7 @@ async fn the_four_queries_answer() {
                 total_completed: total_enqueued / 2,
                 total_cancelled: 0,
                 total_expired: 0,
+                lacks_key: None,
             },
         };
         let rows = [

@@ -93,6 +93,7 @@ async fn no_time_of_any_table_stops_a_read() {
                 total_completed: 0,
                 total_cancelled: 0,
                 total_expired: 0,
+                lacks_key: None,
             },
         };
         store.upsert_queue_stats(&[stats]).await.unwrap();

@@ -24,6 +24,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use attune_core::{Builtin, Outcome, Run, Status, WorkerId};
+use attune_dispatch::Why;
 use attune_messages::v2::Grant;
 use attune_runtime::Counter;
 use attune_secrets::Secrets;
@@ -53,7 +54,7 @@ pub(crate) enum Ended {
     /// Killed because the worker may not go on: nothing is reported.
     Killed,
     /// It was never begun, and its slot is given back, for this reason.
-    GivenBack(&'static str),
+    GivenBack(Why),
 }
 
 /// What owners are told of what waited for its start for too long.
@@ -228,7 +229,7 @@ impl Runner {
             Ok((request, secrets)) => Some(secrets.hide_outcome(outcome(&request))),
             Err(Missing::Secret(outcome)) => Some(outcome),
             // It takes time to give it back.
-            Err(Missing::Key(_)) => None,
+            Err(Missing::Key { .. }) => None,
         }
     }
 
@@ -254,7 +255,9 @@ impl Runner {
         let (request, secrets) = match self.vault.open_all(request).await {
             Ok((request, secrets)) => (request, secrets),
             Err(Missing::Secret(outcome)) => return Ended::Outcome(outcome),
-            Err(Missing::Key(why)) => return self.give_back(request, &why, &bounds).await,
+            Err(Missing::Key { id, why }) => {
+                return self.give_back(request, (&id, &why), &bounds).await;
+            }
         };
         match self.run_opened((&request, &secrets), bounds).await {
             Ended::Outcome(outcome) => Ended::Outcome(secrets.hide_outcome(outcome)),
@@ -263,7 +266,7 @@ impl Runner {
     }
 
     /// Holds what cannot be opened here for a while, and gives it back as never begun.
-    async fn give_back(&self, request: &Grant, why: &str, bounds: &Bounds) -> Ended {
+    async fn give_back(&self, request: &Grant, (id, why): (&str, &str), bounds: &Bounds) -> Ended {
         let hold = self.keyless.lacks(&request.action_ref, why, Instant::now());
         bounds.wait();
         let _held = self.keyless.hold();
@@ -273,7 +276,10 @@ impl Runner {
             () = bounds.stop.cancel.cancelled() => {
                 Ended::Outcome(Outcome::cancelled("cancelled before it ran"))
             }
-            () = tokio::time::sleep(hold) => Ended::GivenBack(KEYLESS),
+            () = tokio::time::sleep(hold) => Ended::GivenBack(Why {
+                words: KEYLESS,
+                lacks_key: Some(Arc::from(id)),
+            }),
         }
     }
 

@@ -123,7 +123,7 @@ impl Programs {
                 }
                 waited = self.gate.wait() => match waited {
                     Waited::Opened => bounds.restart(),
-                    Waited::GivenBack => return Ended::GivenBack(STUCK),
+                    Waited::GivenBack => return Ended::GivenBack(STUCK.into()),
                 },
             }
         };

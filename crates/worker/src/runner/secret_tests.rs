@@ -87,7 +87,11 @@ async fn without_its_secrets_a_run_does_not_begin_and_says_what_to_do() {
     );
     for asked in [echoed, sealed(programs, &keys)] {
         let ended = bench.ended(asked, Stop::default()).await;
-        assert!(matches!(ended, Ended::GivenBack(why) if why.contains("lacks the key")));
+        let Ended::GivenBack(why) = ended else {
+            panic!("it is not given back: {ended:?}");
+        };
+        assert!(why.words.contains("lacks the key"), "{why:?}");
+        assert_eq!(why.lacks_key.as_deref(), Some("k9"));
     }
     let trouble = bench.keyless().trouble().unwrap();
     for word in ["`parameters.p`", "`k9`", "secrets.key_file"] {

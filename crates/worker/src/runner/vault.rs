@@ -21,8 +21,8 @@ pub(super) struct Vault {
 
 /// Why a run cannot be given its secrets.
 pub(super) enum Missing {
-    /// This worker lacks a key, as these words say; another one may have it.
-    Key(String),
+    /// This worker lacks the key of this id, as these words say; another one may have it.
+    Key { id: String, why: String },
     /// With this the run ends.
     Secret(Outcome),
 }
@@ -141,9 +141,12 @@ fn read_whole(place: &Path, read: fn(&Path) -> Result<String, String>) -> Result
 }
 
 fn unopened(error: OpenError) -> Missing {
+    let why = error.to_string();
     match error {
-        OpenError::NoKey { .. } | OpenError::OtherKey { .. } => Missing::Key(error.to_string()),
-        OpenError::Broken(_) => missing(error.to_string()),
+        OpenError::NoKey { key: id, .. } | OpenError::OtherKey { key: id, .. } => {
+            Missing::Key { id, why }
+        }
+        OpenError::Broken(_) => missing(why),
     }
 }
 

@@ -137,7 +137,8 @@ fn messages_of(report: Report, worker: WorkerId, max_bytes: usize) -> Vec<Outgoi
         parts[at].returned.push(ReturnedGrant {
             execution_id,
             attempt,
-            why: returned.why.to_owned(),
+            why: returned.why.words.to_owned(),
+            lacks_key: returned.why.lacks_key.as_deref().map(str::to_owned),
         });
     }
     for started in report.started {
@@ -174,7 +175,7 @@ mod tests {
             returned: (0..20)
                 .map(|id| Returned {
                     key: key(id),
-                    why: "a reason of some sixty letters that says why it was given back",
+                    why: "a reason of some sixty letters that says why it was given back".into(),
                 })
                 .collect(),
             started: (20..40)
