@@ -9,11 +9,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use attune_core::{ActionId, Status, WorkerId};
-use attune_dispatch::{Entries, Granted, Outcome, Report, Section};
-use attune_executor::owner::Reported;
+use attune_dispatch::{Entries, Granted, Outcome, Section};
 use attune_executor::partition::Completion;
 
 use self::leaving::Leaving;
+use self::link::reported;
 use crate::bus::{Body, Name, Party};
 use crate::former::Former;
 use crate::oracle::Key;
@@ -537,19 +537,5 @@ impl World {
                 self.soon(Ev::To(party, Word::Reported(reported(id, user, report))));
             }
         }
-    }
-}
-
-fn reported(worker: WorkerId, user: Option<Arc<str>>, report: Report) -> Reported {
-    let returned = report.returned.into_iter();
-    let returned = returned.map(|it| (it.key, Arc::from(it.why.words)));
-    let started = report.started.into_iter();
-    Reported {
-        user,
-        elsewhere: report.elsewhere,
-        returned: returned.collect(),
-        started: started.map(|it| (it.key, it.age)).collect(),
-        resync: report.resync,
-        ..Reported::nothing(worker)
     }
 }

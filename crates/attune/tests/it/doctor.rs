@@ -16,7 +16,7 @@ use lapin::{Connection, ConnectionProperties};
 use reqwest::Url;
 use serde_json::json;
 
-use crate::doctor_support::{Report, Servers};
+use crate::doctor_support::{NOTHING_RUNS, Report, Servers, and};
 use crate::support::{limited, noop, on_both_wirings, run, setup};
 
 /// Longer than this nobody waits for it, whatever hangs: twice what it waits for a server, and some for a busy machine.
@@ -182,19 +182,6 @@ async fn cluster_users_with_few_rights() -> anyhow::Result<()> {
         Ok(())
     })
     .await
-}
-
-/// What is a problem where nothing runs.
-const NOTHING_RUNS: [&str; 4] = [
-    "broker/readers",
-    "cluster/executors",
-    "cluster/owners",
-    "cluster/workers",
-];
-
-/// One more problem than where nothing runs.
-fn and(more: &str) -> Vec<&str> {
-    [&[more], &NOTHING_RUNS[..]].concat()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -19,6 +19,20 @@ const USUAL: [&str; 5] = [
     "broker/version",
     "database/login",
 ];
+
+/// What is a problem where nothing runs.
+pub(crate) const NOTHING_RUNS: [&str; 4] = [
+    "broker/readers",
+    "cluster/executors",
+    "cluster/owners",
+    "cluster/workers",
+];
+
+/// One more problem than where nothing runs.
+pub(crate) fn and(more: &str) -> Vec<&str> {
+    [&[more], &NOTHING_RUNS[..]].concat()
+}
+
 /// What it found.
 pub(crate) struct Report {
     pub(crate) code: i32,

@@ -1,6 +1,10 @@
 //! The connection of a worker.
 
+use std::sync::Arc;
+
 use attune_core::WorkerId;
+use attune_dispatch::Report;
+use attune_executor::owner::Reported;
 
 use crate::plan::Time;
 use crate::world::{Ev, Word, World};
@@ -42,5 +46,20 @@ impl World {
                 self.soon(Ev::To(party, Word::Hello(worker)));
             }
         }
+    }
+}
+
+/// What a worker says to an owner, as it arrives there.
+pub(super) fn reported(worker: WorkerId, user: Option<Arc<str>>, report: Report) -> Reported {
+    let returned = report.returned.into_iter();
+    let returned = returned.map(|it| (it.key, Arc::from(it.why.words)));
+    let started = report.started.into_iter();
+    Reported {
+        user,
+        elsewhere: report.elsewhere,
+        returned: returned.collect(),
+        started: started.map(|it| (it.key, it.age)).collect(),
+        resync: report.resync,
+        ..Reported::nothing(worker)
     }
 }
