@@ -82,13 +82,13 @@ impl Keyring {
         }
     }
 
-    /// The key that seals.
     /// Whether it has a key of this id.
     #[must_use]
     pub fn has(&self, id: &str) -> bool {
-        self.find(id).is_some()
+        self.find(id).is_ok()
     }
 
+    /// The key that seals.
     pub(crate) fn first(&self) -> Option<&Key> {
         self.keys.first()
     }

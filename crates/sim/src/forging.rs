@@ -62,12 +62,9 @@ impl World {
             for owner in 0..self.owners.len() {
                 let party = Party::Owner(owner, self.owners[owner].life());
                 let report = Reported {
-                    worker,
                     user: Some(Arc::clone(&user)),
-                    elsewhere: 0,
                     returned: vec![(key, Arc::from("forged"))],
-                    started: Vec::new(),
-                    resync: Vec::new(),
+                    ..Reported::nothing(worker)
                 };
                 self.soon(Ev::To(party, Word::Reported(report)));
             }
