@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use attune_bus::{Bus, BusError, Outgoing, PublishError, Refusal, Subscriber, Subscription, Topic};
+use attune_bus::{
+    Bus, BusError, Depth, Outgoing, PublishError, Refusal, Subscriber, Subscription, Topic,
+};
 use attune_runtime::Label;
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -112,6 +114,10 @@ impl Bus for Measured {
 
     fn reach(&self) -> Result<(), BusError> {
         self.bus.reach()
+    }
+
+    async fn depth(&self, topic: &Topic) -> Result<Option<Depth>, BusError> {
+        self.bus.depth(topic).await
     }
 
     async fn close(&self) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
-use attune_bus::{Bus, BusError, Outgoing, PublishError, Subscriber, Subscription, Topic};
+use attune_bus::{Bus, BusError, Depth, Outgoing, PublishError, Subscriber, Subscription, Topic};
 use attune_core::{Attempt, ExecutionId};
 use attune_messages::v1::ExecutionCompleted;
 use attune_messages::{decode, encode};
@@ -90,6 +90,10 @@ impl Bus for Doubling {
 
     fn reach(&self) -> Result<(), BusError> {
         self.bus.reach()
+    }
+
+    async fn depth(&self, topic: &Topic) -> Result<Option<Depth>, BusError> {
+        self.bus.depth(topic).await
     }
 
     async fn close(&self) {

@@ -466,9 +466,7 @@ pub trait Bus: Send + Sync + 'static {
     ///
     /// # Errors
     /// See [`BusError`].
-    async fn depth(&self, _topic: &Topic) -> Result<Option<crate::Depth>, BusError> {
-        Ok(None)
-    }
+    async fn depth(&self, topic: &Topic) -> Result<Option<crate::Depth>, BusError>;
 
     /// Gives back what is unsettled and closes.
     async fn close(&self);

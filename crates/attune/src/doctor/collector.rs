@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use attune_config::redact_urls;
 use attune_runtime::error_chain;
-use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use reqwest::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 
 use super::finding::Findings;
 use super::pages::OTLP;
@@ -54,6 +54,7 @@ async fn send(
     let request = client.post(&url).headers(headers(&named)).body(Vec::new());
     let answer = request
         .header(CONTENT_TYPE, "application/x-protobuf")
+        .header(CONTENT_LENGTH, "0")
         .send()
         .await;
     let (says, advice) = match answer {

@@ -26,6 +26,7 @@ use std::collections::HashMap;
 use async_trait::async_trait;
 use tokio::sync::oneshot;
 
+use crate::Depth;
 use crate::port::{
     Bus, BusError, Confirmation, DeliveryTag, Outgoing, PublishError, Refusal, Refused, Settle,
     Subscriber, Subscription, Topic,
@@ -349,6 +350,11 @@ impl Bus for MemoryBus {
         } else {
             Ok(())
         }
+    }
+
+    async fn depth(&self, _topic: &Topic) -> Result<Option<Depth>, BusError> {
+        // Who receives is in this process as well.
+        Ok(None)
     }
 
     async fn close(&self) {

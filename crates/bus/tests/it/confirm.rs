@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use attune_bus::{
-    Bus, BusError, MemoryBus, Outgoing, Patience, PublishError, Published, Refusal, Refused,
+    Bus, BusError, Depth, MemoryBus, Outgoing, Patience, PublishError, Published, Refusal, Refused,
     Subscriber, Subscription, Topic, publish_until_confirmed,
 };
 use tokio_util::sync::CancellationToken;
@@ -76,6 +76,10 @@ impl Bus for Scripted {
 
     fn reach(&self) -> Result<(), BusError> {
         Ok(())
+    }
+
+    async fn depth(&self, _topic: &Topic) -> Result<Option<Depth>, BusError> {
+        Ok(None)
     }
 
     async fn close(&self) {}

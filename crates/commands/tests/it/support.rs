@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use attune_bus::memory::MemoryBus;
 use attune_bus::{
-    Bus, BusError, Outgoing, PublishError, Refusal, Refused, Subscriber, Subscription, Topic,
+    Bus, BusError, Depth, Outgoing, PublishError, Refusal, Refused, Subscriber, Subscription, Topic,
 };
 use attune_commands::{ClientError, ClientOptions, CommandClient};
 use attune_core::{ExecutionId, PartitionId, Reject, RequestId, Status, Submission};
@@ -329,6 +329,10 @@ impl Bus for GatedBus {
 
     fn reach(&self) -> Result<(), BusError> {
         self.inner.reach()
+    }
+
+    async fn depth(&self, topic: &Topic) -> Result<Option<Depth>, BusError> {
+        self.inner.depth(topic).await
     }
 
     async fn close(&self) {

@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use attune_bus::letters::{DEAD_LETTER_REASON, DEAD_LETTER_TOPIC};
 use attune_bus::memory::MemoryBus;
 use attune_bus::{
-    Bus, BusError, Confirmation, DeliveryTag, Outgoing, PublishError, Refusal, Refused, Settle,
-    Settler, Subscriber, Subscription, Topic,
+    Bus, BusError, Confirmation, DeliveryTag, Depth, Outgoing, PublishError, Refusal, Refused,
+    Settle, Settler, Subscriber, Subscription, Topic,
 };
 use attune_completion_listener::{CompletionListener, ListenerHandle, ListenerOptions};
 use attune_core::{ActionId, Attempt, Epoch, ExecutionId, PartitionId, Seq, Status, WorkerId};
@@ -218,6 +218,10 @@ impl Bus for FaultyBus {
 
     fn reach(&self) -> Result<(), BusError> {
         self.inner.reach()
+    }
+
+    async fn depth(&self, topic: &Topic) -> Result<Option<Depth>, BusError> {
+        self.inner.depth(topic).await
     }
 
     async fn close(&self) {

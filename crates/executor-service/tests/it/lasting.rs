@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use attune_bus::{
-    Bus, BusError, MemoryBus, Outgoing, PublishError, Subscriber, Subscription, Topic,
+    Bus, BusError, Depth, MemoryBus, Outgoing, PublishError, Subscriber, Subscription, Topic,
 };
 use attune_core::{
     ActionSpec, Builtin, Epoch, ExecutionId, OnWorkerLost, OwnerId, PartitionId, Run, millis,
@@ -85,6 +85,10 @@ impl Bus for Watched {
 
     fn reach(&self) -> Result<(), BusError> {
         self.bus.reach()
+    }
+
+    async fn depth(&self, topic: &Topic) -> Result<Option<Depth>, BusError> {
+        self.bus.depth(topic).await
     }
 
     async fn close(&self) {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use attune_bus::memory::MemoryBus;
-use attune_bus::{Bus, BusError, Outgoing, PublishError, Subscriber, Subscription, Topic};
+use attune_bus::{Bus, BusError, Depth, Outgoing, PublishError, Subscriber, Subscription, Topic};
 use tokio::sync::{Semaphore, watch};
 
 /// What goes wrong with messages of completions, and with links.
@@ -95,6 +95,10 @@ impl Bus for Troubled {
 
     fn reach(&self) -> Result<(), BusError> {
         self.bus.reach()
+    }
+
+    async fn depth(&self, topic: &Topic) -> Result<Option<Depth>, BusError> {
+        self.bus.depth(topic).await
     }
 
     async fn close(&self) {
