@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use attune_store::{Store as _, WorkerStore as _};
 use attune_store_sqlite::{SqliteOptions, SqliteStore};
+use attune_testkit::within;
 use axum::routing::get;
 use axum::{Json, Router};
 use serde_json::json;
@@ -260,7 +261,9 @@ async fn a_folder_of_runs_that_cannot_be_meant_is_refused_at_the_start() -> anyh
     let set = format!("worker.work_dir={}", work.display());
     let data = format!("data_dir={}", folder.path().join("data").display());
     let args = ["standalone", "--set", &set, "--set", &data];
-    let (code, _, stderr) = run(attune(&args)).await?;
+    // It would serve for ever.
+    let ended = within("the refusal", run(attune(&args))).await?;
+    let (code, _, stderr) = ended?;
     ensure!(code == 1, "{code} {stderr}");
     for words in [
         "worker.work_dir",
