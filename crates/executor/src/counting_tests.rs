@@ -23,7 +23,7 @@ const COUNTED: [(&str, Operation, u64); 5] = [
     ("enqueue with capacity", enqueue, 5_455),
     ("enqueue and release", enqueue_and_release, 3_477),
     ("release and grant the next", release_and_grant, 5_118),
-    ("look up stats", look_up_stats, 901),
+    ("look up stats", look_up_stats, 1001),
     (
         "submit, grant and complete in a partition",
         pass_a_partition,

@@ -191,9 +191,10 @@ pub fn init_plain(level: &str) -> Result<Log, TelemetryError> {
 }
 
 /// What the libraries below say is of use only when somebody asks for it: the driver of the
-/// broker logs returned messages with their content, that of the database every notice.
+/// broker logs returned messages with their content, that of the database every notice, that of HTTP the passwords
+/// in addresses.
 const QUIET: &str = "lapin=off,sqlx=warn,opentelemetry=warn,opentelemetry_sdk=warn,opentelemetry-otlp=warn,\
-                     opentelemetry-http=warn";
+                     opentelemetry-http=warn,hyper_util=warn";
 
 fn filter(level: &str) -> Result<EnvFilter, TelemetryError> {
     // Of two directives for one target the later one counts.

@@ -125,6 +125,6 @@ mod tests {
         assert_eq!(count, 3, "{unusable:?}");
         assert_eq!(unusable.len(), 2, "{unusable:?}");
         assert_eq!(unusable[0], "`empty`: it is empty");
-        assert!(unusable[1].contains("chmod o-r"), "{unusable:?}");
+        assert!(unusable[1].contains("chmod o= "), "{unusable:?}");
     }
 }
