@@ -516,7 +516,7 @@ async fn cluster_what_else_is_not_well() -> anyhow::Result<()> {
     std::fs::write(folder.join("token"), "x\n")?;
     mode(&folder.join("token"), 0o644)?;
     let report = of_worker().await?;
-    report.has_problems(&and("host/secrets"), "`token`: everybody")?;
+    report.has_problems(&and("host/secrets"), "`token`: other accounts may")?;
     mode(&folder.join("token"), 0o600)?;
     let report = of_worker().await?;
     report.has_problems(&NOTHING_RUNS, "")?;
